@@ -1,0 +1,153 @@
+"""generate: one prompt answered on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from sssd.answer import Completion
+from sssd.commands import show
+from sssd.config import LoopConfig, SamplingParams
+from sssd.errors import RequestError
+from sssd.llm import LLM, DrafterName, load
+from sssd.text import Message
+
+
+@click.command()
+@click.option("--engine", required=True, type=click.Path(path_type=Path), help="Bundle directory, or a file in it.")
+@click.argument("prompt", required=False)
+@click.option("--chat", is_flag=True, help="Put the prompt through the bundle's chat template.")
+@click.option("--system", help="System message; needs --chat.")
+@click.option("--no-spec", is_flag=True, help="Decode plainly, without drafts.")
+@click.option(
+    "--drafter",
+    type=click.Choice(get_args(DrafterName)),
+    default="maxgram",
+    show_default=True,
+    help="Source of drafts.",
+)
+@click.option(
+    "--max-draft-tokens", type=int, default=LoopConfig.max_draft_tokens, show_default=True, help="Most drafts a step."
+)
+@click.option("--max-tokens", type=int, default=SamplingParams.max_tokens, show_default=True, help="Longest answer.")
+@click.option("--min-tokens", type=int, default=SamplingParams.min_tokens, show_default=True, help="Shortest answer.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=SamplingParams.temperature,
+    show_default=True,
+    help="0 takes the likeliest token.",
+)
+@click.option("--top-k", type=int, default=SamplingParams.top_k, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=SamplingParams.top_p, show_default=True, help="1 is off.")
+@click.option("--min-p", type=float, default=SamplingParams.min_p, show_default=True, help="0 is off.")
+@click.option("--seed", type=int, help="Makes sampling repeatable; drawn and shown by --stats otherwise.")
+@click.option(
+    "--repetition-penalty", type=float, default=SamplingParams.repetition_penalty, show_default=True, help="1 is off."
+)
+@click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Go on past the model's own ending token.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
+@click.option("--fixed-width", type=int, help="Run every step at exactly this many columns.")
+@click.option("--fastest", is_flag=True, help="Allow steps so narrow that the text may differ by rounding.")
+@click.option("--stats", is_flag=True, help="Say speed, tokens per step and accepted lengths on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the completion as JSON instead of streaming text.")
+def generate(
+    engine: Path,
+    prompt: str | None,
+    chat: bool,
+    system: str | None,
+    no_spec: bool,
+    drafter: DrafterName,
+    max_draft_tokens: int,
+    max_tokens: int,
+    min_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int | None,
+    repetition_penalty: float,
+    stop: tuple[str, ...],
+    ignore_eos: bool,
+    threads: int,
+    fixed_width: int | None,
+    fastest: bool,
+    stats: bool,
+    as_json: bool,
+) -> None:
+    """Answer PROMPT (or stdin) on stdout, as it is generated.
+
+    \b
+    Examples:
+      sssd generate --engine smol/ --chat "Write a haiku about trains."
+      cat article.txt | sssd generate --engine smol/ --max-tokens 64 --stats
+      sssd generate --engine smol/ --temperature 0.8 --seed 1 "Once upon a time"
+    """
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        stop=stop,
+        ignore_eos=ignore_eos,
+    )
+    if system is not None and not chat:
+        raise click.UsageError("--system needs --chat: a plain prompt has no system message")
+    text = _prompt(prompt)
+    with load(
+        engine,
+        drafter=None if no_spec else drafter,
+        threads=threads,
+        n_slots=1,
+        max_draft_tokens=0 if no_spec else max_draft_tokens,
+        fixed_width=fixed_width,
+        fastest=fastest,
+    ) as llm:
+        done = _answer(llm, text, system, params, chat=chat, quiet=as_json)
+    if as_json:
+        show.as_json(done)
+    if stats:
+        _show_stats(done)
+
+
+def _prompt(given: str | None) -> str:
+    if given is not None and given != "-":
+        return given
+    if sys.stdin.isatty():
+        raise click.UsageError("no prompt: give one as an argument, or pipe it in")
+    return sys.stdin.buffer.read().decode("utf-8", errors="strict")
+
+
+def _answer(llm: LLM, text: str, system: str | None, params: SamplingParams, *, chat: bool, quiet: bool) -> Completion:
+    if not text:
+        raise RequestError("the prompt is empty: give at least one character")
+    turns = [Message("system", system)] if system is not None else []
+    prompt = llm.chat_ids([*turns, Message("user", text)]) if chat else text
+    for piece in llm.stream(prompt, params):
+        if not quiet:
+            click.echo(piece.text, nl=False)
+        if piece.completion is not None:
+            done = piece.completion
+    if not quiet:
+        click.echo()
+    return done
+
+
+def _show_stats(done: Completion) -> None:
+    s = done.stats
+    show.remark(f"{s.prompt_tokens} prompt tokens read in {s.read_seconds:.2f} s, {s.tokens} written, seed {s.seed}")
+    show.remark(f"{s.tokens_per_second:.1f} tokens/s, {s.tokens_per_step:.2f} tokens per step over {s.steps} steps")
+    for name, drafted in s.drafted.items():
+        accepted = s.accepted.get(name, 0)
+        show.remark(f"drafts from {name}: {accepted} of {drafted} accepted ({accepted / drafted:.0%})")
+    most = max(s.accepted_lengths.values(), default=1)
+    for length, n in s.accepted_lengths.items():
+        show.remark(f"  accepted {length:3}: {n:5} steps {'#' * -(-40 * n // most)}")

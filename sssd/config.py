@@ -1,0 +1,84 @@
+"""Options as frozen values, checked when made. The CLI's defaults are these classes' own; nothing is ever mutated.
+
+Knows no engine and no text beyond stop strings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sssd.errors import RequestError, SssdError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a request's tokens are chosen and when it ends.
+
+    Order of operations on a node's scores: repetition, presence and frequency penalties, logit bias, min_tokens' ban
+    of ending tokens; temperature; top-k; top-p; min-p; draw. Temperature 0 takes the best after the first group.
+    Penalties count what precedes the token: committed tokens and the accepted path above it.
+    Raises RequestError naming the field, what was given and what is allowed.
+    """
+
+    max_tokens: int = 256
+    min_tokens: int = 0  # ending tokens are banned before this many were emitted
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    min_p: float = 0.0  # 0 = off
+    seed: int | None = None  # None = drawn when the request starts, and told in its stats
+    repetition_penalty: float = 1.0  # over prompt and output; 1 = off
+    presence_penalty: float = 0.0  # over output
+    frequency_penalty: float = 0.0  # over output
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its score)
+    stop: tuple[str, ...] = ()  # strings that end the output; not part of its text
+    stop_ids: tuple[int, ...] = ()  # tokens that end the output, beside the model's own
+    ignore_eos: bool = False  # the model's own ending tokens do not end the output
+    logprobs: int | None = None  # alternatives to report for each token; None = no logprobs
+
+    def __post_init__(self) -> None:
+        for name, ok, allowed in (
+            ("max_tokens", self.max_tokens >= 1, "1 or more"),
+            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "0 to max_tokens"),
+            ("temperature", 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0, at most 1"),
+            ("min_p", 0 <= self.min_p < 1, "0 (off) to below 1"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**64, "0 to 2**64 - 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0 (1 is off)"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "-2 to 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "-2 to 2"),
+            ("logit_bias", all(i >= 0 and -100 <= b <= 100 for i, b in self.logit_bias), "token ids with -100 to 100"),
+            ("stop", all(self.stop), "strings that are not empty"),
+            ("stop_ids", all(i >= 0 for i in self.stop_ids), "token ids"),
+            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "0 to 20"),
+        ):
+            if not ok:
+                raise RequestError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}")
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether scores depend on the tokens before them beyond what the model computes."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How the loop shapes its steps."""
+
+    n_slots: int = 4  # requests that can run at once
+    chunk: int = 256  # most columns of a row in a step: prompt tokens, and the draft tree behind the last of them
+    max_draft_tokens: int = 7  # most draft nodes a row carries in a step
+    fixed_width: int | None = None  # always run exactly this many columns
+    fastest: bool = False  # allow widths below the engine's min_width: plain steps are faster, bits may differ
+
+    def __post_init__(self) -> None:
+        for name, ok, allowed in (
+            ("n_slots", self.n_slots >= 1, "1 or more"),
+            ("chunk", self.chunk >= 1, "1 or more"),
+            ("max_draft_tokens", self.max_draft_tokens >= 0, "0 (no speculation) or more"),
+            ("fixed_width", self.fixed_width is None or self.fixed_width >= 2, "2 or more"),
+            ("fastest", not (self.fastest and self.fixed_width), "off when fixed_width is given"),
+        ):
+            if not ok:
+                raise SssdError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}")

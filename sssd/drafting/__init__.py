@@ -1,0 +1,1 @@
+"""Where drafts come from; the target decides what becomes of them."""

@@ -1,0 +1,65 @@
+"""Every exception a caller may catch. Owns the tree and its wording rules; knows nothing of what went wrong.
+
+    SssdError
+    ├── ExportError              a checkpoint could not become a bundle
+    │   ├── UnsupportedModel     family, rope type or tensor format we do not export
+    │   └── ParityError          the graph and the reference disagree
+    ├── BundleError              a bundle cannot be used as it stands
+    │   ├── RevisionMismatch     written by a newer or older sssd
+    │   └── SpecMismatch         two artefacts that must fit do not (tokenizer, vocabulary, slots)
+    ├── DatastoreError           a datastore file or namespace cannot be used
+    ├── RequestError             a request's own parameters are wrong
+    ├── EngineError              an engine cannot start, or a forward failed
+    └── MissingExtra             an optional dependency is not installed
+
+A message says what was given, what is allowed and what to do, in one line.
+"""
+
+from __future__ import annotations
+
+
+class SssdError(Exception):
+    """Base of all errors that sssd raises on purpose."""
+
+
+class ExportError(SssdError):
+    """A checkpoint could not become a bundle."""
+
+
+class UnsupportedModel(ExportError):
+    """The model needs something that sssd does not export; the message lists what it does."""
+
+
+class ParityError(ExportError):
+    """The exported graph and the plain-numpy reference disagree by more than the tolerance."""
+
+
+class BundleError(SssdError):
+    """A bundle directory is missing, incomplete or damaged."""
+
+
+class RevisionMismatch(BundleError):
+    """A bundle or datastore was written in a revision that this version does not read."""
+
+
+class SpecMismatch(BundleError):
+    """Two artefacts that must fit each other do not."""
+
+
+class DatastoreError(SssdError):
+    """A datastore file, segment or namespace cannot be used."""
+
+
+class RequestError(SssdError):
+    """A request is invalid; no other request is affected."""
+
+
+class EngineError(SssdError):
+    """An engine cannot be started here, or a forward pass failed."""
+
+
+class MissingExtra(SssdError):
+    """An optional dependency is absent; the message names the extra that brings it."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"this needs the package {module}: install it with  pip install 'sssd[{extra}]'")

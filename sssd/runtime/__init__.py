@@ -1,0 +1,1 @@
+"""Requests on slots: who runs in a step, and the step itself."""

@@ -1,0 +1,112 @@
+"""The step. Owns the order of its calls and the time each takes; decides nothing.
+
+    1 plan      scheduler.plan            counters only
+    2 moves     engine.copy_prefix        slots stay a prefix
+    3 trees     drafter.propose           one call for the batch
+    4 batch     tree.pack
+    5 out       engine.forward
+    6 verdicts  verify.walk_all           pure
+    7 commit    engine.commit             kept KV stands contiguous
+    8 outputs   scheduler.apply, then drafter.accept / end
+
+Everything flows downwards; nobody calls back up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sssd import tree, verify
+from sssd.runtime.request import Request
+from sssd.runtime.scheduler import Scheduler
+from sssd.types import DraftTree, StepOutput, StepPlan
+
+if TYPE_CHECKING:  # the two seams: the runtime is handed an engine and a drafter, it never picks one
+    from sssd.drafting.base import Drafter
+    from sssd.engines.base import Engine
+
+
+@dataclass(slots=True)
+class PhaseTimes:
+    """Nanoseconds spent in each phase since the loop was made."""
+
+    steps: int = 0
+    plan: int = 0
+    propose: int = 0
+    pack: int = 0
+    forward: int = 0
+    verify: int = 0
+    commit: int = 0
+    apply: int = 0
+
+
+@dataclass(slots=True)
+class Loop:
+    """Runs requests on one engine with one drafter. Used from one thread."""
+
+    engine: Engine
+    drafter: Drafter
+    scheduler: Scheduler
+    min_width: int  # no forward is narrower
+    times: PhaseTimes = field(default_factory=PhaseTimes)
+
+    def add(self, request: Request) -> None:
+        """Queue a request and let the drafter see its prompt. Raises RequestError."""
+        self.scheduler.add(request)
+        try:
+            self.drafter.begin(request.id, request.tokens[: request.prompt_len], request.options)
+        except BaseException:
+            self.scheduler.cancel(request.id)
+            raise
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request between steps; others do not notice. One that is over already is no error."""
+        if self.scheduler.cancel(request_id):
+            self.drafter.end(request_id)
+
+    def step(self) -> list[StepOutput]:
+        """One step; there must be a request. Raises EngineError when the forward fails."""
+        clock = [perf_counter_ns()]
+
+        def lap() -> None:
+            clock.append(perf_counter_ns())
+
+        plan = self.scheduler.plan()
+        for move in plan.moves:
+            self.engine.copy_prefix(move.src, move.dst, move.n)
+        lap()
+        trees = self.drafter.propose(plan.jobs())
+        lap()
+        batch = tree.pack(plan, trees, min_width=self.min_width)
+        lap()
+        out = self.engine.forward(batch)
+        lap()
+        verdicts = verify.walk_all(batch, out, plan)
+        lap()
+        self.engine.commit(batch, [v.keep for v in verdicts])
+        lap()
+        outputs = self.scheduler.apply(plan, trees, verdicts)
+        self._tell_drafter(plan, trees, outputs)
+        lap()
+        self._count(clock)
+        return outputs
+
+    def _tell_drafter(self, plan: StepPlan, trees: list[DraftTree], outputs: list[StepOutput]) -> None:
+        verified = {row.request_id: t for row, t in zip(plan.rows, trees, strict=True)}
+        for out in outputs:
+            if out.tokens:
+                self.drafter.accept(out.request_id, np.array(out.tokens, np.int32), verified[out.request_id])
+            if out.finish:
+                self.drafter.end(out.request_id)
+
+    def _count(self, clock: list[int]) -> None:
+        t = self.times
+        t.steps += 1
+        for name, begin, end in zip(
+            ("plan", "propose", "pack", "forward", "verify", "commit", "apply"), clock, clock[1:], strict=False
+        ):
+            setattr(t, name, getattr(t, name) + end - begin)

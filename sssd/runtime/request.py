@@ -1,0 +1,128 @@
+"""A request while it runs: its tokens and a few counters. The only mutable value of the runtime beside the pools.
+
+Knows no engine, no drafter and no text. Region map of `tokens`:
+
+    0 ............ prompt_len ............ n_tokens ............ capacity
+    prompt         output (committed)      free, prompt_len + max_tokens in all
+    <--- n_cached: these have KV in the slot; at most n_tokens - 1 --->
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sssd.config import SamplingParams
+from sssd.errors import RequestError
+from sssd.sampling import make_choose, needs_scores
+from sssd.types import Choose, DraftOptions, FinishReason, Int32, Row
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One prompt on its way to an answer; changed by the scheduler only."""
+
+    id: int
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    stop_ids: frozenset[int]
+    options: DraftOptions
+    max_draft_tokens: int
+    tokens: Int32  # int32 [capacity]
+    n_tokens: int
+    n_cached: int = 0
+    slot: int | None = None  # set by the scheduler while the request holds one
+    _choose: Choose | None = field(default=None)
+
+    @property
+    def output(self) -> Int32:
+        """The committed output, int32 [n], a view."""
+        return self.tokens[self.prompt_len : self.n_tokens]
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still be committed."""
+        return len(self.tokens) - self.n_tokens
+
+    @property
+    def reading(self) -> bool:
+        """Whether more than the root still lacks KV."""
+        return self.n_cached < self.n_tokens - 1
+
+    def row(self, chunk: int) -> Row:
+        """This request's part of a step in which a row has at most `chunk` columns."""
+        assert self.slot is not None
+        forced = self.tokens[self.n_cached : min(self.n_cached + chunk, self.n_tokens)]
+        samples = self.n_cached + len(forced) == self.n_tokens
+        return Row(
+            request_id=self.id,
+            slot=self.slot,
+            past_len=self.n_cached,
+            forced=forced,
+            # the last of the room is the target's own token: a draft node there could not be used
+            budget=min(self.max_draft_tokens, self.room - 1, chunk - len(forced)) if samples else 0,
+            samples=samples,
+            choose=self._chooser(),
+            needs_scores=samples and needs_scores(self.params),
+            n_logprobs=self.params.logprobs,
+            stop_ids=self.stop_ids,
+            room=self.room,
+        )
+
+    def _chooser(self) -> Choose:
+        if self._choose is None or self.params.penalizes:
+            self._choose = make_choose(
+                self.params,
+                seed=self.seed,
+                prompt=self.tokens[: self.prompt_len],
+                output=self.output,
+                ending_ids=sorted(self.stop_ids),
+            )
+        return self._choose
+
+    def commit(self, n_kept: int, new: Sequence[int]) -> FinishReason | None:
+        """Count `n_kept` more cached tokens and append `new` ones; says whether and why the request is over."""
+        self.tokens[self.n_tokens : self.n_tokens + len(new)] = new
+        self.n_tokens += len(new)
+        self.n_cached += n_kept
+        assert 0 <= self.n_cached < self.n_tokens <= len(self.tokens)
+        if new and new[-1] in self.stop_ids:
+            return "stop"
+        return "length" if self.room == 0 else None
+
+
+def make_request(
+    request_id: int,
+    prompt: Sequence[int] | Int32,
+    params: SamplingParams,
+    *,
+    max_len: int,
+    vocab_size: int,
+    eos_ids: Sequence[int],
+    options: DraftOptions,
+    max_draft_tokens: int,
+) -> Request:
+    """Check a prompt against the engine's limits and make the request.
+
+    `prompt` holds n token ids. Raises RequestError when it is empty, holds an id outside of the vocabulary, or does
+    not fit `max_len` together with `params.max_tokens`.
+    """
+    ids = np.asarray(prompt, np.int64)
+    if not len(ids):
+        raise RequestError("the prompt is empty: give at least one token")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+        raise RequestError(f"the prompt holds token id {int(ids.max())}: allowed is 0 to {vocab_size - 1}")
+    if len(ids) + params.max_tokens > max_len:
+        raise RequestError(
+            f"{len(ids)} prompt tokens and max_tokens {params.max_tokens} exceed the bundle's {max_len} tokens: "
+            "shorten the prompt, lower max_tokens, or export with a larger --max-len"
+        )
+    tokens = np.zeros(len(ids) + params.max_tokens, np.int32)
+    tokens[: len(ids)] = ids
+    stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
+    seed = params.seed if params.seed is not None else secrets.randbits(64)
+    return Request(request_id, len(ids), params, seed, stop_ids, options, max_draft_tokens, tokens, n_tokens=len(ids))

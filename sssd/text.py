@@ -1,0 +1,172 @@
+"""Text and token ids: tokenizer, chat template, incremental detokenizer, stop strings.
+
+The only file that turns ids into text. Knows no engine and no drafter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sssd.errors import BundleError, RequestError
+from sssd.spec import CHAT_TEMPLATE, TOKENIZER, Bundle
+
+
+class Message(NamedTuple):
+    """One turn of a conversation."""
+
+    role: str  # "system", "user" or "assistant"
+    content: str
+
+
+class Tokenizer:
+    """A bundle's tokenizer.json and chat template. Raises BundleError when either cannot be read."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        from tokenizers import Tokenizer as Core
+
+        self._path = bundle.file(TOKENIZER)
+        try:
+            self._core = Core.from_file(str(self._path))
+        except Exception as e:  # the package raises plain Exception
+            raise BundleError(f"{self._path} is not a tokenizer: {e}; export the model again") from None
+        self._eos_ids = bundle.spec.eos_ids
+        self._bos_id = bundle.spec.bos_id
+        self._template = bundle.file(CHAT_TEMPLATE).read_text("utf-8") if bundle.has(CHAT_TEMPLATE) else None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat_prompt` can work."""
+        return self._template is not None
+
+    def fingerprint(self) -> str:
+        """sha256 of the vocabulary: equal for tokenizers that give every id the same meaning."""
+        vocab = sorted(self._core.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+        return hashlib.sha256("\0".join(f"{i}\0{token}" for token, i in vocab).encode()).hexdigest()
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids; `special` lets the tokenizer add what it adds by itself (a BOS, for most)."""
+        return list(self._core.encode(text, add_special_tokens=special).ids)
+
+    def encode_all(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Token ids of many texts at once, on all cores."""
+        return [list(e.ids) for e in self._core.encode_batch_fast(list(texts), add_special_tokens=special)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens; bytes that are no UTF-8 become U+FFFD."""
+        return str(self._core.decode(list(ids), skip_special_tokens=True))
+
+    def chat_prompt(self, messages: Sequence[Message]) -> str:
+        """The conversation as the model's template writes it, up to where the assistant speaks.
+
+        The text holds its own special tokens: encode it with `special=False`. Raises RequestError when the bundle has
+        no template or the template refuses the messages.
+        """
+        if self._template is None:
+            raise RequestError("the bundle has no chat template: give a plain prompt, or export a chat model")
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                _environment()
+                .from_string(self._template)
+                .render(
+                    messages=[m._asdict() for m in messages],
+                    add_generation_prompt=True,
+                    bos_token=self._special(self._bos_id),
+                    eos_token=self._special(self._eos_ids[0] if self._eos_ids else None),
+                )
+            )
+        except TemplateError as e:
+            raise RequestError(f"the chat template refuses these messages: {e}") from None
+
+    def _special(self, token: int | None) -> str:
+        return "" if token is None else str(self._core.id_to_token(token) or "")
+
+
+def _environment() -> Any:
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+class Detokenizer:
+    """Text of a growing output, piece by piece: the pieces joined are `decode` of all tokens.
+
+    A piece is held back while it ends inside a character. Cost of `push`: decoding a window of a few tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._begin = 0  # first token of the window that gives context to the decoder
+        self._end = 0  # tokens before this one have been turned into text
+        self._sent = 0  # characters given out so far
+
+    def push(self, token: int) -> str:
+        """Add one token; the text that is certain now."""
+        self._ids.append(token)
+        before = self._tokenizer.decode(self._ids[self._begin : self._end])
+        now = self._tokenizer.decode(self._ids[self._begin :])
+        if len(now) <= len(before) or now.endswith("\ufffd"):
+            return ""
+        self._begin, self._end = self._end, len(self._ids)
+        self._sent += len(now) - len(before)
+        return now[len(before) :]
+
+    def finish(self) -> str:
+        """The text held back, as `decode` shows it when nothing follows."""
+        rest = self._tokenizer.decode(self._ids)[self._sent :]
+        self._sent += len(rest)
+        return rest
+
+
+class Cut(NamedTuple):
+    """What an output stream gives out after one token."""
+
+    text: str
+    stopped: bool  # a stop string is complete; nothing follows
+
+
+class OutputText:
+    """An output's text with stop strings cut off: what could still become one is held back."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stop = stop
+        self._held = ""  # text that may be the beginning of a stop string
+
+    def push(self, token: int) -> Cut:
+        """Add one token. After a stop string the stream is over."""
+        return self._cut(self._detokenizer.push(token))
+
+    def finish(self) -> str:
+        """The rest, when the output ended otherwise; a stop string in it still cuts."""
+        cut = self._cut(self._detokenizer.finish())
+        rest, self._held = "" if cut.stopped else self._held, ""
+        return cut.text + rest
+
+    def _cut(self, piece: str) -> Cut:
+        text = self._held + piece
+        found = [at for s in self._stop if (at := text.find(s)) >= 0]
+        if found:
+            self._held = ""
+            return Cut(text[: min(found)], stopped=True)
+        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return Cut(text[: len(text) - keep], stopped=False)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,187 @@
+"""Geometry of draft trees: packing rows into a batch, ancestor masks, merging. Pure functions over types.py.
+
+Knows no engine and no drafter. Region map of one row of T columns, f forced and n tree nodes:
+
+    0 ........ f-1 | f ......... f+n-1 | f+n ..... T-1
+    forced chain     tree nodes          padding: parent -1, sees itself only
+    last one = root  parents inside      never scored
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from sssd.types import Bool, DraftTree, Float32, Int32, Int64, StepPlan, Uint8, VerifyBatch
+
+
+def pack(plan: StepPlan, trees: Sequence[DraftTree], *, min_width: int = 1) -> VerifyBatch:
+    """The batch that verifies `trees[b]` below the forced columns of `plan.rows[b]`.
+
+    T and R are the widest row's, never below `min_width`; further columns are padding. An idle row (nothing forced)
+    must have an empty tree. Cost: a few numpy calls a row and one a tree column.
+    """
+    rows = plan.rows
+    assert rows, "a step has at least one row"
+    assert all(len(row.forced) or not len(t) for row, t in zip(rows, trees, strict=True)), "a tree needs a root"
+    n_forced = np.array([len(row.forced) for row in rows], np.int32)
+    n_nodes = n_forced + np.array([len(t) for t in trees], np.int32)
+    width = max(int(n_nodes.max()), min_width)
+    ids = np.zeros((len(rows), width), np.int64)
+    parents = np.full((len(rows), width), -1, np.int32)
+    for b, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        f, n = len(row.forced), len(row.forced) + len(tree)
+        ids[b, :f] = row.forced
+        parents[b, :f] = np.arange(-1, f - 1)
+        ids[b, f:n] = tree.tokens
+        parents[b, f:n] = np.where(tree.parents < 0, f - 1, tree.parents + f)
+    past = np.array([row.past_len for row in rows], np.int64)
+    mask = ancestor_mask(parents, n_forced)
+    return VerifyBatch(
+        first_slot=rows[0].slot,
+        input_ids=ids,
+        position_ids=past[:, None] + mask.sum(axis=2) - 1,
+        past_lens=past,
+        tree_mask=mask,
+        logit_rows=_scored_columns(n_forced, n_nodes, min_width),
+        parents=parents,
+        n_forced=n_forced,
+        n_nodes=n_nodes,
+        needs_scores=any(row.needs_scores for row in rows),
+    )
+
+
+def ancestor_mask(parents: Int32, n_chain: Int32) -> Bool:
+    """mask[b, i, j]: column j is i or an ancestor of i. bool [B, T, T].
+
+    `parents` is int32 [B, T] with parents[b, i] < i; the first `n_chain[b]` columns are known to be a chain.
+    """
+    n_rows, width = parents.shape
+    mask = np.zeros((n_rows, width, width), bool)
+    chain = int(n_chain.min())
+    if chain:
+        mask[:, :chain, :chain] = np.tri(chain, dtype=bool)
+    every = np.arange(n_rows)
+    for i in range(chain, width):
+        parent = parents[:, i]
+        mask[:, i] = mask[every, parent] & (parent >= 0)[:, None]
+        mask[:, i, i] = True
+    return mask
+
+
+def _scored_columns(n_forced: Int32, n_nodes: Int32, min_width: int) -> Int64:
+    """int64 [B, R]: the root (last forced column) and the tree's columns; short rows repeat their last column."""
+    first = np.maximum(n_forced - 1, 0).astype(np.int64)
+    last = np.maximum(n_nodes - 1, 0).astype(np.int64)
+    n_scored = max(int((last - first).max()) + 1, min_width)
+    columns: Int64 = np.minimum(first[:, None] + np.arange(n_scored), last[:, None])
+    return columns
+
+
+def trim(tree: DraftTree, budget: int) -> DraftTree:
+    """The tree's `budget` best nodes by score, in their old order; ties keep the earlier node.
+
+    Needs scores that never rise from parent to child, as path probabilities do, so that what is kept is a tree.
+    """
+    if len(tree) <= budget:
+        return tree
+    kept = np.sort(np.argsort(-tree.scores, kind="stable")[:budget])
+    renumbered = np.full(len(tree) + 1, -1, np.int32)  # the last entry serves parent -1
+    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
+    return DraftTree(tree.tokens[kept], renumbered[tree.parents[kept]], tree.scores[kept], tree.source[kept])
+
+
+def merge(trees: Sequence[DraftTree], budget: int) -> DraftTree:
+    """One tree of at most `budget` nodes from several for the same root, best-first.
+
+    Equal paths become one node that keeps the larger score and its source; ties go to the earlier tree. The result
+    runs depth-first with the best-scored child first, so that the likeliest path stands in front.
+    """
+    union = _Union()
+    for tree in trees:
+        union.add(tree)
+    return union.best(budget)
+
+
+class _Union:
+    """A trie of paths with the best score of each; node 0 is the root."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = [-1]
+        self.scores: list[float] = [1.0]
+        self.sources: list[int] = [0]
+        self.children: list[dict[int, int]] = [{}]
+
+    def add(self, tree: DraftTree) -> None:
+        nodes: list[int] = []
+        for token, parent, score, source in zip(
+            tree.tokens.tolist(), tree.parents.tolist(), tree.scores.tolist(), tree.source.tolist(), strict=True
+        ):
+            siblings = self.children[0 if parent < 0 else nodes[parent]]
+            node = siblings.get(token)
+            if node is None:
+                node = siblings[token] = len(self.tokens)
+                self.tokens.append(token)
+                self.scores.append(score)
+                self.sources.append(source)
+                self.children.append({})
+            elif score > self.scores[node]:
+                self.scores[node], self.sources[node] = score, source
+            nodes.append(node)
+
+    def best(self, budget: int) -> DraftTree:
+        kept = self._best_first(budget)
+        order: list[int] = []
+        parents: list[int] = []
+        stack = [(0, -1)]
+        while stack:
+            node, parent = stack.pop()
+            if node:
+                order.append(node)
+                parents.append(parent)
+            place = len(order) - 1
+            kids = sorted((c for c in self.children[node].values() if c in kept), key=lambda c: (self.scores[c], -c))
+            stack.extend((c, place) for c in kids)  # the best is popped first
+        return DraftTree(
+            np.array([self.tokens[i] for i in order], np.int32),
+            np.array(parents, np.int32),
+            np.array([self.scores[i] for i in order], np.float32),
+            np.array([self.sources[i] for i in order], np.uint8),
+        )
+
+    def _best_first(self, budget: int) -> set[int]:
+        kept: set[int] = set()
+        heap = [(-self.scores[c], c) for c in self.children[0].values()]
+        heapq.heapify(heap)
+        while heap and len(kept) < budget:
+            _, node = heapq.heappop(heap)
+            kept.add(node)
+            for c in self.children[node].values():
+                heapq.heappush(heap, (-self.scores[c], c))
+        return kept
+
+
+def chain_tree(tokens: Int32, scores: Float32, source: Uint8) -> DraftTree:
+    """A tree that is one path: token i + 1 below token i."""
+    return DraftTree(tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), scores, source)
+
+
+def faults(tree: DraftTree, budget: int) -> list[str]:
+    """All violations of what a draft tree promises; empty when sound."""
+    n = len(tree)
+    found = []
+    if n > budget:
+        found.append(f"{n} nodes for a budget of {budget}")
+    if not (len(tree.parents) == len(tree.scores) == len(tree.source) == n):
+        return [*found, "arrays of different length"]
+    parents = tree.parents.tolist()
+    if any(not -1 <= p < i for i, p in enumerate(parents)):
+        return [*found, "a parent does not stand before its child"]
+    if len(set(zip(parents, tree.tokens.tolist(), strict=True))) < n:
+        found.append("two children of one node carry the same token")
+    above = np.concatenate([tree.scores, [np.float32(1.0)]])[tree.parents] if n else tree.scores
+    if bool((tree.scores > above + 1e-6).any() or (tree.scores < 0).any()):
+        found.append("a score rises from parent to child or is no probability")
+    return found

@@ -1,0 +1,53 @@
+"""The target's own walk down a draft tree. Pure; owns acceptance and nothing else.
+
+At a node the row's `choose` picks a token from the target's scores. Where a child carries it the walk descends, else
+the token is emitted and the walk ends. Every emitted token is the target's own choice, so the output cannot depend on
+the draft, greedy or sampled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sssd.sampling import token_logprob
+from sssd.types import EngineOutput, Row, StepPlan, TokenLogprob, Verdict, VerifyBatch
+
+
+def walk_all(batch: VerifyBatch, out: EngineOutput, plan: StepPlan) -> list[Verdict]:
+    """One verdict a row, in row order. Cost: one `choose` an emitted token, one pass over each tree."""
+    return [walk(batch, out, row, b) for b, row in enumerate(plan.rows)]
+
+
+def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int) -> Verdict:
+    """The walk of one row: ends where no child carries the choice, at a stop id, or when the row's room is used up."""
+    n_forced, n_nodes = int(batch.n_forced[b]), int(batch.n_nodes[b])
+    keep = list(range(n_forced))
+    if not row.samples:
+        return Verdict(np.array(keep, np.int32), ())
+    assert row.room > 0, "a row without room must not sample"
+    root = n_forced - 1
+    ids = batch.input_ids[b, :n_nodes].tolist()
+    parents = batch.parents[b, :n_nodes].tolist()
+    position = row.past_len + n_forced
+    tokens: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    node: int | None = root
+    while node is not None:
+        scores = out.node(b, node - root)
+        token = row.choose(scores, position + len(tokens), tokens)
+        tokens.append(token)
+        if row.n_logprobs is not None:
+            logprobs.append(token_logprob(scores, token, row.n_logprobs))
+        if token in row.stop_ids or len(tokens) == row.room:
+            break
+        node = _child(ids, parents, node, token)
+        if node is not None:
+            keep.append(node)
+    return Verdict(np.array(keep, np.int32), tuple(tokens), tuple(logprobs))
+
+
+def _child(ids: list[int], parents: list[int], node: int, token: int) -> int | None:
+    for c in range(node + 1, len(ids)):  # children stand after their parent
+        if parents[c] == node and ids[c] == token:
+            return c
+    return None
