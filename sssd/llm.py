@@ -76,7 +76,11 @@ class LLM:
         self._tokenizer = tokenizer
         self._max_draft = min(config.max_draft_tokens, (config.fixed_width or engine.spec.max_len) - 1)
         self._loop = Loop(
-            engine, drafter, Scheduler(n_slots=config.n_slots, chunk=chunk), min_width=_min_width(engine.spec, config)
+            engine,
+            drafter,
+            Scheduler(n_slots=config.n_slots, chunk=chunk),
+            min_width=_min_width(engine.spec, config),
+            branch_noise=0.0 if config.fastest else engine.spec.branch_noise,
         )
         self._answers: dict[int, Answer] = {}
         self._next_id = 0

@@ -86,8 +86,18 @@ def _mix(x: _UInt64) -> _UInt64:
     return mixed
 
 
-def _argmax(node: NodeScores, position: int, emitted: Sequence[int]) -> int:
-    return node.next_id
+def _argmax(node: NodeScores, position: int, emitted: Sequence[int], noise: float) -> int | None:
+    if noise == 0:
+        return node.next_id
+    if node.scores is None:
+        return None
+    return node.next_id if _leads(node.scores, int(node.scores.argmax()), 2 * noise) else None
+
+
+def _leads(scores: npt.NDArray[np.floating], place: int, by: float) -> bool:
+    """Whether the score at `place` is above every other one by more than `by`."""
+    others = np.concatenate([scores[:place], scores[place + 1 :]])
+    return not len(others) or bool(scores[place] - others.max() > by)
 
 
 class _Edit:
@@ -154,24 +164,47 @@ class _Chooser:
     seed: int
     edits: tuple[_Edit, ...]
 
-    def __call__(self, node: NodeScores, position: int, emitted: Sequence[int]) -> int:
+    def __call__(self, node: NodeScores, position: int, emitted: Sequence[int], noise: float) -> int | None:
         assert node.scores is not None, "this request needs scores"
         scores = node.scores
         if self.edits:
             scores = scores.copy()
             for edit in self.edits:
                 edit.apply(node.ids, scores, position, emitted)
-        place = int(scores.argmax()) if self.params.temperature == 0 else self._draw(node.ids, scores, position)
-        return place if node.ids is None else int(node.ids[place])
+        penalty = self.params.repetition_penalty
+        place = self._place(node.ids, scores, position, noise * max(penalty, 1 / penalty))
+        if place is None or node.ids is None:
+            return place
+        return int(node.ids[place])
 
-    def _draw(self, ids: Int64 | None, scores: Float32, position: int) -> int:
+    def _place(self, ids: Int64 | None, scores: Float32, position: int, noise: float) -> int | None:
+        if self.params.temperature == 0:
+            place = int(scores.argmax())
+            return place if noise == 0 or _leads(scores, place, 2 * noise) else None
         scaled = scores * np.float32(1 / self.params.temperature)
-        kept = _candidates(scaled, self.params)
-        tokens = kept if ids is None else ids[kept]
-        return int(kept[(scaled[kept] + gumbel(self.seed, position, tokens)).argmax()])
+        kept = _candidates(scaled, self.params, self.params.top_p)
+        place = int(kept[(scaled[kept] + self._gumbel(ids, kept, position)).argmax()])
+        sure = noise == 0 or self._sure(ids, scaled, position, place, 2 * noise / self.params.temperature)
+        return place if sure else None
+
+    def _gumbel(self, ids: Int64 | None, places: Int64, position: int) -> _Float64:
+        return gumbel(self.seed, position, places if ids is None else ids[places])
+
+    def _sure(self, ids: Int64 | None, scaled: Float32, position: int, place: int, off: float) -> bool:
+        """Whether the draw stays the same when any two scores move against each other by `off`.
+
+        Sufficient, not necessary: it leads all tokens, filtered or not, and passes the filters even when lowered by
+        `off` and with every weight before it raised by that much.
+        """
+        everyone = np.arange(len(scaled))
+        if not _leads(scaled + self._gumbel(ids, everyone, position), place, off):
+            return False
+        lowered = scaled.copy()
+        lowered[place] -= np.float32(off)
+        return bool((_candidates(lowered, self.params, self.params.top_p * float(np.exp(-off))) == place).any())
 
 
-def _candidates(scaled: Float32, params: SamplingParams) -> Int64:
+def _candidates(scaled: Float32, params: SamplingParams, top_p: float) -> Int64:
     """Places that top-k, top-p and min-p leave, best first where sorting was needed; ties prefer the lower place."""
     kept = np.arange(len(scaled))
     if params.top_k and params.top_k < len(kept):
@@ -179,14 +212,14 @@ def _candidates(scaled: Float32, params: SamplingParams) -> Int64:
         least = scaled[kept].min()
         above = np.flatnonzero(scaled > least)
         kept = np.concatenate([above, np.flatnonzero(scaled == least)[: params.top_k - len(above)]])
-    if params.top_p < 1 or params.min_p:
+    if top_p < 1 or params.min_p:
         weights = np.exp((scaled[kept] - scaled[kept].max()).astype(np.float64))
-        if params.top_p < 1:
+        if top_p < 1:
             # what is below (1 - p) / n of the mass together has less than 1 - p of it: never in the nucleus
-            heavy = np.flatnonzero(weights >= (1 - params.top_p) / len(kept) * weights.sum())
+            heavy = np.flatnonzero(weights >= (1 - top_p) / len(kept) * weights.sum())
             order = heavy[np.argsort(-weights[heavy], kind="stable")]
             before = np.cumsum(weights[order]) - weights[order]
-            order = order[before < params.top_p * weights.sum()]
+            order = order[before < top_p * weights.sum()]
             kept, weights = kept[order], weights[order]
         if params.min_p:
             kept = kept[weights >= params.min_p * weights.max()]

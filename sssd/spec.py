@@ -65,6 +65,9 @@ class EngineSpec:
     eos_ids: tuple[int, ...]
     bos_id: int | None
     min_width: int  # narrowest width from which a column's scores no longer depend on the width
+    # how far scores may be off at a column whose path does not stand in consecutive columns, since sums over keys then
+    # round in another order: 0 = exact there too, None = unbounded (rounding is amplified by quantized activations)
+    branch_noise: float | None
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 

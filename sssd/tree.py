@@ -17,11 +17,14 @@ import numpy as np
 from sssd.types import Bool, DraftTree, Float32, Int32, Int64, StepPlan, Uint8, VerifyBatch
 
 
-def pack(plan: StepPlan, trees: Sequence[DraftTree], *, min_width: int = 1) -> VerifyBatch:
+def pack(
+    plan: StepPlan, trees: Sequence[DraftTree], *, min_width: int = 1, score_branches: bool = False
+) -> VerifyBatch:
     """The batch that verifies `trees[b]` below the forced columns of `plan.rows[b]`.
 
     T and R are the widest row's, never below `min_width`; further columns are padding. An idle row (nothing forced)
-    must have an empty tree. Cost: a few numpy calls a row and one a tree column.
+    must have an empty tree. `score_branches` asks for scores when a tree is no chain, beside those that rows ask for.
+    Cost: a few numpy calls a row and one a tree column.
     """
     rows = plan.rows
     assert rows, "a step has at least one row"
@@ -49,8 +52,20 @@ def pack(plan: StepPlan, trees: Sequence[DraftTree], *, min_width: int = 1) -> V
         parents=parents,
         n_forced=n_forced,
         n_nodes=n_nodes,
-        needs_scores=any(row.needs_scores for row in rows),
+        needs_scores=any(row.needs_scores for row in rows) or (score_branches and not all(map(is_chain, trees))),
     )
+
+
+def is_chain(tree: DraftTree) -> bool:
+    """Whether every node is the child of the one before it."""
+    return bool((tree.parents == np.arange(-1, len(tree) - 1)).all())
+
+
+def first_path(tree: DraftTree) -> DraftTree:
+    """The path that the tree begins with: its likeliest one."""
+    ends = np.flatnonzero(tree.parents != np.arange(-1, len(tree) - 1))
+    n = int(ends[0]) if len(ends) else len(tree)
+    return DraftTree(tree.tokens[:n], tree.parents[:n], tree.scores[:n], tree.source[:n])
 
 
 def ancestor_mask(parents: Int32, n_chain: Int32) -> Bool:

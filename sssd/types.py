@@ -93,8 +93,9 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]  # best alternatives, best first: (token, logprob)
 
 
-# choose(node, position, emitted): the token at absolute `position`, given the tokens already emitted in this step
-Choose = Callable[[NodeScores, int, Sequence[int]], int]
+# choose(node, position, emitted, noise): the token at absolute `position`, given the tokens already emitted in this
+# step; None where scores off by up to `noise` could make it another one (never when noise is 0)
+Choose = Callable[[NodeScores, int, Sequence[int], float], int | None]
 
 
 # ---- a step -----------------------------------------------------------------------------------
@@ -180,6 +181,7 @@ class Verdict:
     """The target's walk down one row's tree."""
 
     keep: Int32  # int32 [k] columns whose KV stays, in order; the forced ones first
+    path: tuple[int, ...]  # tree columns accepted, in order, kept or not
     tokens: tuple[int, ...]  # emitted tokens: the accepted path and the target's own next token
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token where the row asked for them
 

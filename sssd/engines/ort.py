@@ -37,16 +37,20 @@ class _Outputs(NamedTuple):
 class OrtEngine:
     """An Engine over ONNX Runtime.
 
-    `threads` 0 takes one a physical core. Raises MissingExtra without onnxruntime, BundleError for a graph that does
-    not load, EngineError for a device that is not there: there is no silent fallback to another one.
+    `threads` 0 takes one a physical core. `exact` keeps activations in float32 where ONNX Runtime would round them to
+    8 bits for quantized weights: many times slower, and what parity is measured with. Raises MissingExtra without
+    onnxruntime, BundleError for a graph that does not load, EngineError for a device that is not there: there is no
+    silent fallback to another one.
     """
 
-    def __init__(self, bundle: Bundle, *, n_slots: int = 4, device: str = "cpu", threads: int = 0) -> None:
+    def __init__(
+        self, bundle: Bundle, *, n_slots: int = 4, device: str = "cpu", threads: int = 0, exact: bool = False
+    ) -> None:
         if n_slots < 1:
             raise EngineError(f"n_slots is {n_slots}: allowed is 1 or more")
         self._spec = bundle.spec
         self._n_slots = n_slots
-        self._session = _session(bundle, device, threads)
+        self._session = _session(bundle, device, threads, exact=exact)
         self._ort = _onnxruntime()
         self._kv = self._allocate(_BUCKET)
         # (first slot, rows, scores wanted) -> an IOBinding with the cache bound; all else is bound anew at every
@@ -166,7 +170,7 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session(bundle: Bundle, device: str, threads: int) -> Any:
+def _session(bundle: Bundle, device: str, threads: int, *, exact: bool) -> Any:
     ort = _onnxruntime()
     if device not in PROVIDERS:
         raise EngineError(f"device is {device!r}: allowed are {', '.join(PROVIDERS)}")
@@ -177,6 +181,8 @@ def _session(bundle: Bundle, device: str, threads: int) -> Any:
         )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    if exact:
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # 1 = float32, 4 = int8
     try:
         session = ort.InferenceSession(bundle.file(GRAPH), options, providers=[PROVIDERS[device]])
     except Exception as e:  # ONNX Runtime's exceptions share no base class

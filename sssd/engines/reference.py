@@ -149,6 +149,7 @@ def _spec(decoder: Decoder, max_len: int) -> EngineSpec:
         eos_ids=(),
         bos_id=None,
         min_width=1,
+        branch_noise=0.0,
         inputs=(),
         outputs=(),
     )

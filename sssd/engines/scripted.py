@@ -2,7 +2,8 @@
 
 Its KV cache holds token ids, and a column's context is rebuilt from exactly the cache entries and columns that past
 lengths, mask and positions let it see. A wrong mask, position, verdict or commit therefore changes the output, and
-what was not kept is poisoned. Knows nothing of numbers that a real model would compute.
+what was not kept is poisoned. With a `branch_noise` it is as unkind as a real engine: scores behind skipped columns
+are off, and such columns must not be kept. Knows nothing of numbers that a real model would compute.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ Script = Callable[[Int32], Float32]  # context int32 [n] -> scores float32 [V]
 POISON = -7
 
 
-def scripted_spec(vocab_size: int, *, max_len: int, eos_ids: tuple[int, ...] = (), min_width: int = 1) -> EngineSpec:
+def scripted_spec(
+    vocab_size: int,
+    *,
+    max_len: int,
+    eos_ids: tuple[int, ...] = (),
+    min_width: int = 1,
+    branch_noise: float | None = 0.0,
+) -> EngineSpec:
     """Facts of an engine that has no model."""
     return EngineSpec(
         name="scripted",
@@ -35,6 +43,7 @@ def scripted_spec(vocab_size: int, *, max_len: int, eos_ids: tuple[int, ...] = (
         eos_ids=eos_ids,
         bos_id=None,
         min_width=min_width,
+        branch_noise=branch_noise,
         inputs=(),
         outputs=(),
     )
@@ -55,14 +64,18 @@ class ScriptedEngine:
         max_len: int = 256,
         eos_ids: tuple[int, ...] = (),
         min_width: int = 1,
+        branch_noise: float | None = 0.0,
         fails_at: frozenset[int] = frozenset(),
     ) -> None:
         self._script = script
         self._fails_at = fails_at
+        self._random = np.random.default_rng(0)
         self._kv = np.full((n_slots, 2 * max_len), POISON, np.int32)
         self.n_forwards = 0
         self.widths: list[int] = []  # columns of each forward
-        self._spec = scripted_spec(vocab_size, max_len=max_len, eos_ids=eos_ids, min_width=min_width)
+        self._spec = scripted_spec(
+            vocab_size, max_len=max_len, eos_ids=eos_ids, min_width=min_width, branch_noise=branch_noise
+        )
 
     @property
     def spec(self) -> EngineSpec:
@@ -101,11 +114,21 @@ class ScriptedEngine:
         kv = self._kv[batch.first_slot + b]
         context = np.concatenate([kv[:past], kv[past + seen]])
         assert POISON not in context, "a column sees KV that was never committed"
-        return self._script(context)
+        skips = len(seen) != int(seen[-1]) + 1
+        return self._script(context) + (self._error() if skips else np.float32(0))
+
+    def _error(self) -> Float32:
+        """How far off a column is whose path skips columns; unbounded noise is played by plus or minus 5."""
+        bound = 5.0 if self._spec.branch_noise is None else self._spec.branch_noise
+        signs: Float32 = self._random.choice(np.array([-bound, bound], np.float32), self._spec.vocab_size)
+        return signs
 
     def commit(self, batch: VerifyBatch, keeps: Sequence[Int32]) -> None:
         """Make the kept columns contiguous; poison the rest."""
         for b, keep in enumerate(keeps):
+            assert self._spec.branch_noise == 0 or keep.tolist() == list(range(len(keep))), (
+                "kept behind skipped columns"
+            )
             slot, past = batch.first_slot + b, int(batch.past_lens[b])
             self._kv[slot, past : past + len(keep)] = self._kv[slot, past + keep]
             self._kv[slot, past + len(keep) :] = POISON

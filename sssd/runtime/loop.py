@@ -52,6 +52,7 @@ class Loop:
     drafter: Drafter
     scheduler: Scheduler
     min_width: int  # no forward is narrower
+    branch_noise: float | None = 0.0  # EngineSpec's, or 0 where bits may differ; None makes every tree a chain
     times: PhaseTimes = field(default_factory=PhaseTimes)
 
     def add(self, request: Request) -> None:
@@ -81,11 +82,13 @@ class Loop:
         lap()
         trees = self.drafter.propose(plan.jobs())
         lap()
-        batch = tree.pack(plan, trees, min_width=self.min_width)
+        if self.branch_noise is None:
+            trees = [tree.first_path(t) for t in trees]
+        batch = tree.pack(plan, trees, min_width=self.min_width, score_branches=bool(self.branch_noise))
         lap()
         out = self.engine.forward(batch)
         lap()
-        verdicts = verify.walk_all(batch, out, plan)
+        verdicts = verify.walk_all(batch, out, plan, branch_noise=self.branch_noise or 0.0)
         lap()
         self.engine.commit(batch, [v.keep for v in verdicts])
         lap()

@@ -48,11 +48,6 @@ class Request:
         """How many tokens may still be committed."""
         return len(self.tokens) - self.n_tokens
 
-    @property
-    def reading(self) -> bool:
-        """Whether more than the root still lacks KV."""
-        return self.n_cached < self.n_tokens - 1
-
     def row(self, chunk: int) -> Row:
         """This request's part of a step in which a row has at most `chunk` columns."""
         assert self.slot is not None

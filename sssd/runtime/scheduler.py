@@ -113,7 +113,11 @@ class Scheduler:
         if sorted(r.id for r in held) != sorted(self._requests):
             found.append("a request is in no list, or in two")
         found += [f"waiting request {r.id} holds a slot" for r in self._waiting if r.slot is not None]
-        found += [f"decoding request {r.id} lacks KV" for r in self._decoding if r.reading]
+        found += [
+            f"decoding request {r.id} lacks KV of {r.n_tokens - r.n_cached} tokens, more than a step can read"
+            for r in self._decoding
+            if r.n_tokens - r.n_cached > self._chunk
+        ]
         return found
 
 
@@ -124,6 +128,6 @@ def _output(
     accepted = [0] * len(Source)
     for source in tree.source.tolist():
         drafted[source] += 1
-    for column in verdict.keep[n_forced:].tolist():
+    for column in verdict.path:
         accepted[int(tree.source[column - n_forced])] += 1
     return StepOutput(request_id, verdict.tokens, verdict.logprobs, finish, None, tuple(drafted), tuple(accepted))

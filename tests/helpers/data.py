@@ -24,12 +24,12 @@ def records(name: str) -> list[dict[str, Any]]:
 
 
 def spec_bench(n_each: int) -> list[tuple[str, str]]:
-    """(task, first prompt) of `n_each` records of each of Spec-Bench's six tasks."""
+    """(task, first prompt) of `n_each` records of each of Spec-Bench's six tasks, in turns."""
     found: dict[str, list[str]] = {}
     for record in records("specbench.jsonl"):
         task = record["task"].split("/")[0]
         found.setdefault(task, []).append(record["turns"][0] if "turns" in record else record["prompt"])
-    return [(task, prompt) for task, prompts in found.items() for prompt in prompts[:n_each]]
+    return [(task, found[task][i]) for i in range(n_each) for task in found]
 
 
 def demo_model() -> Path:

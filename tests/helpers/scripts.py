@@ -138,5 +138,13 @@ def tokens_of(outputs: dict[int, list[StepOutput]]) -> dict[int, list[int]]:
     return {i: [t for out in outs for t in out.tokens] for i, outs in outputs.items()}
 
 
-def make_loop(engine, drafter, *, n_slots: int = 4, chunk: int = 64, min_width: int = 1) -> Loop:
-    return Loop(engine, drafter, Scheduler(n_slots=n_slots, chunk=chunk), min_width)
+def make_loop(
+    engine,
+    drafter,
+    *,
+    n_slots: int = 4,
+    chunk: int = 64,
+    min_width: int = 1,
+    branch_noise: float | None = 0.0,
+) -> Loop:
+    return Loop(engine, drafter, Scheduler(n_slots=n_slots, chunk=chunk), min_width, branch_noise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,26 @@ def test_output_is_the_same_with_any_drafts_slots_and_chunks(seed: int, params: 
     for decoys in (False, True):
         loop = make_loop(engine(), Oracle(full, decoys=decoys), n_slots=3, chunk=7)
         assert tokens_of(run(loop, jobs(seed, params))) == plain
+
+
+@pytest.mark.parametrize("noise", [0.3, None])
+@pytest.mark.parametrize("params", MODES)
+def test_output_is_the_same_where_branches_are_off_by_noise(params: dict, noise: float | None) -> None:
+    for seed in range(4):
+        plain = tokens_of(run(make_loop(engine(), NullDrafter(), n_slots=1), jobs(seed, params)))
+        full = {r.id: r.tokens[: r.prompt_len].tolist() + plain[r.id] for r in jobs(seed, params)}
+        for drafter in (GarbageTrees(seed), Oracle(full, decoys=True)):
+            loop = make_loop(engine(branch_noise=noise), drafter, n_slots=3, chunk=20, branch_noise=noise)
+            assert tokens_of(run(loop, jobs(seed, params, max_draft=12))) == plain
+
+
+def test_a_branch_that_is_sure_is_accepted_and_read_again_as_forced_columns() -> None:
+    answer = [10, 11, 12, 13, 14, 15, 16, 17]
+    scripted = ScriptedEngine(fixed_answer(answer, 2), vocab_size=VOCAB, branch_noise=0.1)
+    loop = make_loop(scripted, Oracle({0: [1, 2, *answer]}, decoys=True), branch_noise=0.1)
+    outputs = run(loop, [request(0, [1, 2], SamplingParams(max_tokens=8), max_draft=6)])[0]
+    assert [o.tokens for o in outputs[:2]] == [(10, 11, 12, 13), (14, 15)]
+    assert scripted.widths[:2] == [2 + 6, 4 + 2], "the three accepted behind the branch and the last token are forced"
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3, 7])
@@ -199,7 +221,7 @@ def test_a_running_request_waits_for_one_chunk_at_most() -> None:
     loop.step()
     loop.add(request(1, [3] * 40, SamplingParams(max_tokens=5)))
     emitted = [bool(out.tokens and out.request_id == 0) for _ in range(16) for out in loop.step()]
-    assert all(a or b for a, b in zip(emitted, emitted[1:], strict=False))
+    assert all(a or b for a, b in itertools.pairwise(emitted))
 
 
 @pytest.mark.parametrize("period", range(1, 6))

@@ -35,7 +35,7 @@ def chooser(params: SamplingParams, *, prompt=NONE, output=NONE, ending=(), seed
 
 def frequencies(params: SamplingParams, scores: np.ndarray, n: int = 20_000) -> np.ndarray:
     choose = chooser(params, seed=5)
-    return np.bincount([choose(node(scores), position, []) for position in range(n)], minlength=len(scores)) / n
+    return np.bincount([choose(node(scores), position, [], 0.0) for position in range(n)], minlength=len(scores)) / n
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def scores() -> np.ndarray:
 
 def test_greedy_takes_the_engine_argmax_and_needs_no_scores(scores: np.ndarray) -> None:
     assert not needs_scores(SamplingParams())
-    assert chooser(SamplingParams())(NodeScores(7, None, None, None), 0, []) == 7
+    assert chooser(SamplingParams())(NodeScores(7, None, None, None), 0, [], 0.0) == 7
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_kept_scores_of_an_engine_give_the_same_draw_as_all_scores(scores: np.nd
     for params in (SamplingParams(temperature=0.8, top_k=4), SamplingParams(temperature=0.8, top_k=9, top_p=0.9)):
         choose = chooser(params, seed=9)
         for position in range(300):
-            assert choose(node(scores), position, []) == choose(top_node(scores, 16), position, [])
+            assert choose(node(scores), position, [], 0.0) == choose(top_node(scores, 16), position, [], 0.0)
 
 
 def test_a_draw_depends_on_seed_and_position_only(scores: np.ndarray) -> None:
     params = SamplingParams(temperature=1.0)
     a, b, other = (chooser(params, seed=s) for s in (1, 1, 2))
-    first = [a(node(scores), i, []) for i in range(200)]
-    assert [b(node(scores), i, [4, 4]) for i in reversed(range(200))][::-1] == first
-    assert [other(node(scores), i, []) for i in range(200)] != first
+    first = [a(node(scores), i, [], 0.0) for i in range(200)]
+    assert [b(node(scores), i, [4, 4], 0.0) for i in reversed(range(200))][::-1] == first
+    assert [other(node(scores), i, [], 0.0) for i in range(200)] != first
 
 
 def test_noise_is_gumbel() -> None:
@@ -140,28 +140,28 @@ def test_penalties_count_committed_tokens_and_the_path_before_the_node() -> None
         prompt, output, emitted = (rng.integers(0, V, n).tolist() for n in (4, 5, 3))
         choose = chooser(p, prompt=prompt, output=output)
         expected = slow_penalties(scores, p, prompt, output + emitted)
-        assert choose(node(scores), 12, emitted) == int(expected.argmax())
-        assert choose(top_node(scores, V), 12, emitted) == int(expected.argmax())
+        assert choose(node(scores), 12, emitted, 0.0) == int(expected.argmax())
+        assert choose(top_node(scores, V), 12, emitted, 0.0) == int(expected.argmax())
 
 
 def test_logit_bias_lifts_and_sinks(scores: np.ndarray) -> None:
     best = int(scores.argmax())
-    assert chooser(SamplingParams(logit_bias=((2, 50.0),)))(node(scores), 0, []) == 2
-    assert chooser(SamplingParams(logit_bias=((best, -100.0),)))(node(scores), 0, []) != best
+    assert chooser(SamplingParams(logit_bias=((2, 50.0),)))(node(scores), 0, [], 0.0) == 2
+    assert chooser(SamplingParams(logit_bias=((best, -100.0),)))(node(scores), 0, [], 0.0) != best
 
 
 def test_min_tokens_bans_ending_tokens_until_that_many_are_out() -> None:
     scores = np.zeros(V)
     scores[[3, 7]] = 5, 4
     choose = chooser(SamplingParams(min_tokens=4), prompt=[1, 1], ending=(3,))
-    assert [choose(node(scores), 2 + i, []) for i in range(6)] == [7, 7, 7, 7, 3, 3]
+    assert [choose(node(scores), 2 + i, [], 0.0) for i in range(6)] == [7, 7, 7, 7, 3, 3]
 
 
 def test_choosing_does_not_change_the_scores(scores: np.ndarray) -> None:
     given = scores.astype(np.float32)
     before = given.copy()
     params = SamplingParams(temperature=0.7, top_p=0.9, repetition_penalty=2.0, logit_bias=((0, 5.0),))
-    chooser(params, output=[1, 2])(NodeScores(0, None, given, None), 3, [4])
+    chooser(params, output=[1, 2])(NodeScores(0, None, given, None), 3, [4], 0.0)
     assert (given == before).all()
 
 
@@ -175,6 +175,41 @@ def test_logprobs_are_the_models_own(scores: np.ndarray) -> None:
     kept = token_logprob(top_node(scores, 5), int(best[1]), 3)
     assert kept.logprob == pytest.approx(logp[best[1]], abs=1e-5)
     assert [t for t, _ in kept.top] == best.tolist()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(repetition_penalty=1.5, frequency_penalty=0.2),
+        SamplingParams(temperature=0.8, seed=3),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=3),
+        SamplingParams(temperature=1.2, top_k=6, min_p=0.05, seed=3),
+    ],
+)
+def test_a_choice_that_noise_could_change_is_none_and_any_other_withstands_it(params: SamplingParams) -> None:
+    rng = np.random.default_rng(0)
+    noise, unsure, changed_when_sure, changed = 0.05, 0, 0, 0
+    for position in range(1500):
+        scores = rng.normal(size=V) * 2
+        off = scores + rng.choice([-1, 1], V) * noise
+        choose = chooser(params, prompt=[1, 2], output=[3, 3])
+        exact = choose(node(scores), position, [4], 0.0)
+        guarded = choose(node(off), position, [4], noise)
+        unsure += guarded is None
+        changed += choose(node(off), position, [4], 0.0) != exact
+        changed_when_sure += guarded is not None and guarded != exact
+    assert changed_when_sure == 0
+    assert changed > 0, "the noise is too small to test anything"
+    assert unsure < 750, "the guard refuses nearly everything"
+
+
+def test_greedy_withstands_noise_by_its_lead() -> None:
+    scores = np.zeros(V)
+    scores[[3, 7]] = 5, 4.9
+    choose = chooser(SamplingParams())
+    assert choose(node(scores), 0, [], 0.04) == 3
+    assert choose(node(scores), 0, [], 0.06) is None
+    assert choose(NodeScores(3, None, None, None), 0, [], 0.04) is None
 
 
 @pytest.mark.parametrize(

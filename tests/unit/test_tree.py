@@ -8,7 +8,7 @@ from sssd.types import DraftTree, Row, Source, StepPlan, empty_tree
 
 
 def row(past: int, forced: list[int], slot: int = 0) -> Row:
-    return Row(0, slot, past, np.array(forced, np.int32), 9, True, lambda n, p, e: 0, False, None, frozenset(), 9)
+    return Row(0, slot, past, np.array(forced, np.int32), 9, True, lambda n, p, e, x: 0, False, None, frozenset(), 9)
 
 
 def draft(tokens: list[int], parents: list[int], scores: list[float] | None = None, source: int = 0) -> DraftTree:
@@ -93,6 +93,21 @@ def test_trim_keeps_the_best_nodes_and_a_tree() -> None:
         cut = tree.trim(full, budget)
         assert tree.faults(cut, budget) == []
         assert sorted(cut.scores.tolist()) == sorted(full.scores.tolist())[12 - budget :]
+
+
+def test_first_path_is_the_leading_chain() -> None:
+    assert tree.first_path(draft([1, 2, 3, 4], [-1, 0, 0, 2])).tokens.tolist() == [1, 2]
+    assert tree.first_path(draft([1, 2], [-1, -1])).tokens.tolist() == [1]
+    assert tree.first_path(draft([1, 2], [-1, 0])).tokens.tolist() == [1, 2]
+    assert len(tree.first_path(empty_tree())) == 0
+
+
+def test_scores_are_asked_for_when_a_tree_branches() -> None:
+    chain, branched = draft([1, 2], [-1, 0]), draft([1, 2], [-1, -1])
+    for trees, asks in (([chain, chain], False), ([chain, branched], True)):
+        plan = StepPlan((row(3, [1]), row(4, [1], 1)))
+        assert tree.pack(plan, trees, score_branches=True).needs_scores == asks
+        assert not tree.pack(plan, trees).needs_scores
 
 
 def paths(t: DraftTree) -> dict[tuple[int, ...], float]:
