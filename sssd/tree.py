@@ -41,7 +41,7 @@ def pack(
         ids[b, f:n] = tree.tokens
         parents[b, f:n] = np.where(tree.parents < 0, f - 1, tree.parents + f)
     past = np.array([row.past_len for row in rows], np.int64)
-    mask = ancestor_mask(parents, n_forced)
+    mask = ancestor_mask(parents)
     return VerifyBatch(
         first_slot=rows[0].slot,
         input_ids=ids,
@@ -68,16 +68,16 @@ def first_path(tree: DraftTree) -> DraftTree:
     return DraftTree(tree.tokens[:n], tree.parents[:n], tree.scores[:n], tree.source[:n])
 
 
-def ancestor_mask(parents: Int32, n_chain: Int32) -> Bool:
+def ancestor_mask(parents: Int32) -> Bool:
     """mask[b, i, j]: column j is i or an ancestor of i. bool [B, T, T].
 
-    `parents` is int32 [B, T] with parents[b, i] < i; the first `n_chain[b]` columns are known to be a chain.
+    `parents` is int32 [B, T] with parents[b, i] < i. Cost: the columns that are a chain in every row are free.
     """
     n_rows, width = parents.shape
     mask = np.zeros((n_rows, width, width), bool)
-    chain = int(n_chain.min())
-    if chain:
-        mask[:, :chain, :chain] = np.tri(chain, dtype=bool)
+    chained = (parents == np.arange(-1, width - 1)).all(axis=0)
+    chain = width if chained.all() else int(chained.argmin())
+    mask[:, :chain, :chain] = np.tri(chain, dtype=bool)
     every = np.arange(n_rows)
     for i in range(chain, width):
         parent = parents[:, i]

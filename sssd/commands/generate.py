@@ -123,7 +123,10 @@ def _prompt(given: str | None) -> str:
         return given
     if sys.stdin.isatty():
         raise click.UsageError("no prompt: give one as an argument, or pipe it in")
-    return sys.stdin.buffer.read().decode("utf-8", errors="strict")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise RequestError(f"the prompt on stdin is not UTF-8 (byte {e.start}): convert it first") from None
 
 
 def _answer(llm: LLM, text: str, system: str | None, params: SamplingParams, *, chat: bool, quiet: bool) -> Completion:

@@ -62,9 +62,11 @@ def test_a_mistyped_option_is_refused_with_what_was_meant() -> None:
         (("generate", "--engine", "absent/", "--system", "be brief", "hi"), "--system needs --chat"),
     ],
 )
-def test_a_mistake_is_one_line_and_a_status(args: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    with CliRunner().isolated_filesystem(tmp_path):
-        done = sssd(*args)
+def test_a_mistake_is_one_line_and_a_status(
+    args: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = sssd(*args)
     assert done.exit_code != 0
     assert says in done.stderr
     assert "Traceback" not in done.output
