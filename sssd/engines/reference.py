@@ -60,7 +60,7 @@ class ReferenceEngine:
         x = rms_norm(x, self._weight("final_norm.weight"), decoder.norm_eps)
         scored = np.take_along_axis(x, batch.logit_rows[:, :, None], axis=1)  # float32 [B, R, H]
         head = self._weight("embed.weight" if decoder.tied else "lm_head.weight")
-        logits = (scored @ head.T) * np.float32(decoder.logit_scale)
+        logits = apply(head, scored) * np.float32(decoder.logit_scale)
         return EngineOutput(next_ids=logits.argmax(axis=-1), logits=logits)
 
     def _layer(self, i: int, layer: Layer, x: Float32, batch: VerifyBatch) -> Float32:
@@ -110,7 +110,7 @@ class ReferenceEngine:
         return self._linear(i, "down", activate(gate, decoder.activation) * up, bias=decoder.mlp_bias)
 
     def _linear(self, i: int, name: str, x: Float32, *, bias: bool) -> Float32:
-        product: Float32 = x @ self._weight(f"layers.{i}.{name}.weight").T
+        product = apply(self._weight(f"layers.{i}.{name}.weight"), x)
         return product + self._weight(f"layers.{i}.{name}.bias") if bias else product
 
     def _norm(self, i: int, name: str, declared: bool, x: Float32) -> Float32:
@@ -153,6 +153,12 @@ def _spec(decoder: Decoder, max_len: int) -> EngineSpec:
         inputs=(),
         outputs=(),
     )
+
+
+def apply(weight: Float32, x: Float32) -> Float32:
+    """x [.., in] times the weight [out, in], transposed: one product of two matrices, since numpy makes one a row."""
+    product: Float32 = x.reshape(-1, x.shape[-1]) @ weight.T
+    return product.reshape(*x.shape[:-1], len(weight))
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:

@@ -1,0 +1,73 @@
+"""A bundle's weights, read back one by one as float32. Owns the reading side of weights.safetensors; knows no graph.
+
+Written apart from the code that writes the file, so that parity compares two readings of its layout. A weight lies as
+itself, or as `.int4` or `.int8` codes with `.scales`, `.zeros` and perhaps `.offsets`; everything two-dimensional but
+the embedding is stored with its inputs first.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sssd.errors import BundleError
+from sssd.types import Float32
+
+_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8}
+
+
+class StoredWeights:
+    """An open weights file; nothing is kept between calls. Raises BundleError when it is not one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with path.open("rb") as f:
+                length = int.from_bytes(f.read(8), "little")
+                self._entries: dict[str, Any] = json.loads(f.read(length))
+        except (OSError, ValueError) as e:
+            raise BundleError(f"{path} is not a weights file: {e}; export the model again") from None
+        self._start = 8 + length
+
+    def load(self, name: str) -> Float32:
+        """The weight of that canonical name, float32 [out, in] or [n]."""
+        weight = self._plain(name) if name in self._entries else self._from_blocks(name)
+        return weight if weight.ndim == 1 or name == "embed.weight" else weight.T
+
+    def _from_blocks(self, name: str) -> Float32:
+        bits = 4 if f"{name}.int4" in self._entries else 8
+        codes, zeros = (self._codes(f"{name}.{part}", bits) for part in (f"int{bits}", "zeros"))
+        scales = self._plain(f"{name}.scales")
+        axis = 1 if name == "embed.weight" else 0  # along which inputs run
+        block = codes.shape[axis] // scales.shape[axis]
+        weight: Float32 = (codes - np.repeat(zeros, block, axis)) * np.repeat(scales, block, axis)
+        if f"{name}.offsets" in self._entries:
+            weight += np.repeat(self._plain(f"{name}.offsets"), block, axis)
+        return weight
+
+    def _codes(self, name: str, bits: int) -> Float32:
+        stored = self._read(name)
+        if bits == 4:
+            stored = np.stack([stored & 15, stored >> 4], axis=-1).reshape(len(stored), -1)
+        return stored.astype(np.float32)
+
+    def _plain(self, name: str) -> Float32:
+        stored = self._read(name)
+        if self._entries[name]["dtype"] == "BF16":  # the upper half of a float32
+            widened: Float32 = np.left_shift(stored, 16, dtype=np.uint32).view(np.float32)
+            return widened
+        return stored.astype(np.float32, copy=False)
+
+    def _read(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._entries:
+            raise BundleError(f"{self._path} has no tensor {name}: export the model again")
+        entry = self._entries[name]
+        start, end = entry["data_offsets"]
+        dtype = np.dtype(_DTYPES[entry["dtype"]])
+        with self._path.open("rb") as f:
+            f.seek(self._start + start)
+            return np.fromfile(f, dtype, (end - start) // dtype.itemsize).reshape(entry["shape"])

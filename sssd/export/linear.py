@@ -1,0 +1,91 @@
+"""How a stored weight becomes nodes: linear layers, the embedding and the LM head.
+
+Owns the ONNX form of every way a weight is stored; knows nothing of the layers it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sssd.export.nodes import Attr, Nodes
+from sssd.export.storage import EMBEDDING, Blockwise, Weight
+from sssd.export.weights import Placed
+
+_FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+@dataclass(slots=True)
+class Weights:
+    """The stored weights as operands of one graph."""
+
+    nodes: Nodes
+    weights: Mapping[str, Weight]
+    placed: Mapping[str, Placed]
+    _block_sums: dict[tuple[str, int], str] = field(default_factory=dict)  # (x, block) -> sums of x over its blocks
+
+    def vector(self, name: str) -> str:
+        """A norm's or bias's values, float32 [n]."""
+        return self.nodes.stored(self.placed[name])
+
+    def linear(self, x: str, name: str, path: str) -> str:
+        """x [.., in] times the weight [out, in], transposed: float32 [.., out]."""
+        n, storage = self.nodes, self.weights[name].storage
+        product = n.op("MatMul", [x, self._matrix(name, path)], f"{path}/product")
+        if not isinstance(storage, Blockwise) or not storage.offsets:
+            return product
+        offsets = self._columns(f"{name}.offsets", name, path)
+        moved = n.op("MatMul", [self._sums(x, name, storage.block), offsets], f"{path}/offset_product")
+        return n.op("Add", [product, moved], f"{path}/sum")
+
+    def _matrix(self, name: str, path: str) -> str:
+        """The weight as MatMul's right operand, float32 [in, out]; a runtime folds the constant parts."""
+        n, storage = self.nodes, self.weights[name].storage
+        if isinstance(storage, Blockwise):
+            parts = (f"int{storage.bits}", "scales", "zeros")
+            operands = [self._columns(f"{name}.{part}", name, path) for part in parts]
+            axis, block = Attr("axis", 0), Attr("block_size", storage.block)
+            return n.op("DequantizeLinear", operands, f"{path}/weight", axis, block)
+        matrix = self._columns(name, name, path)
+        return matrix if storage.kind == "float32" else n.op("Cast", [matrix], f"{path}/weight", Attr("to", _FLOAT))
+
+    def _columns(self, tensor: str, name: str, path: str) -> str:
+        """A stored tensor with the outputs last."""
+        stored = self.nodes.stored(self.placed[tensor])
+        if not self.weights[name].by_rows:
+            return stored
+        part = tensor.removeprefix(name) or ".weight"
+        return self.nodes.op("Transpose", [stored], f"{path}/columns{part}", Attr("perm", (1, 0)))
+
+    def _sums(self, x: str, name: str, block: int) -> str:
+        """Sums of x over its blocks, float32 [.., in / block]; shared by every linear layer that reads x."""
+        if (x, block) not in self._block_sums:
+            n, inputs = self.nodes, self.weights[name].shape[1]
+            shape = n.int64s(0, 0, inputs // block, block)
+            grouped = n.op("Reshape", [x, shape], f"{x}/blocks")
+            sums = n.op("ReduceSum", [grouped, n.int64s(-1)], f"{x}/block_sums", Attr("keepdims", 0))
+            self._block_sums[x, block] = sums
+        return self._block_sums[x, block]
+
+    def embedding(self, ids: str, path: str) -> str:
+        """Rows of the embedding, float32 [B, T, H]."""
+        n, storage = self.nodes, self.weights[EMBEDDING].storage
+        if not isinstance(storage, Blockwise):
+            rows = n.op("Gather", [self.vector(EMBEDDING), ids], f"{path}/rows")
+            return rows if storage.kind == "float32" else n.op("Cast", [rows], path, Attr("to", _FLOAT))
+        assert storage.bits == 8
+        codes, scales, zeros = (self._block_rows(part, ids, path) for part in ("int8", "scales", "zeros"))
+        centred = n.op("Sub", [codes, zeros], f"{path}/centred")
+        values = n.op("Mul", [centred, scales], f"{path}/scaled")
+        if storage.offsets:
+            values = n.op("Add", [values, self._block_rows("offsets", ids, path)], f"{path}/moved")
+        return n.op("Reshape", [values, n.int64s(0, 0, self.weights[EMBEDDING].shape[1])], path)
+
+    def _block_rows(self, part: str, ids: str, path: str) -> str:
+        """Rows of one part of a blockwise embedding by block: float32 [B, T, blocks, block or 1]."""
+        n, placed = self.nodes, self.placed[f"{EMBEDDING}.{part}"]
+        rows = n.op("Gather", [n.stored(placed), ids], f"{path}/{part}/rows")
+        if placed.kind != "float32":
+            rows = n.op("Cast", [rows], f"{path}/{part}/float", Attr("to", _FLOAT))
+        n_blocks = self.placed[f"{EMBEDDING}.scales"].dims[1]
+        return n.op("Reshape", [rows, n.int64s(0, 0, n_blocks, -1)], f"{path}/{part}")
