@@ -19,6 +19,7 @@ class Stats:
     """What one request took. Tokens are those delivered, not those computed."""
 
     prompt_tokens: int
+    cached_tokens: int  # of them, copied from another slot instead of computed
     tokens: int
     steps: int  # forward passes that emitted tokens of this request
     accepted_lengths: dict[int, int]  # accepted draft nodes in a step -> how many steps
@@ -49,6 +50,7 @@ class Completion:
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprob, ...]  # one a token where they were asked for
     stats: Stats
+    error: str | None = None  # why, when finish_reason is "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,7 @@ class Answer:
         self.request_id = request.id
         self.pieces: deque[Piece] = deque()
         self.completion: Completion | None = None
-        self._prompt_len = request.prompt_len
-        self._seed = request.seed
-        self._stop_ids = request.stop_ids
+        self._request = request  # read only
         self._output = output
         self._text: list[str] = []
         self._token_ids: list[int] = []
@@ -88,7 +88,7 @@ class Answer:
         stopped = False
         for token in out.tokens:
             taken += 1
-            if token in self._stop_ids:
+            if token in self._request.stop_ids:
                 continue  # the walk ended here; an ending token has no text
             cut = self._output.push(token)
             text.append(cut.text)
@@ -101,7 +101,7 @@ class Answer:
         self._count(out, taken)
         self._text += text
         if finish:
-            self.completion = self._complete(finish)
+            self.completion = self._complete(finish, out.error)
         if finish or out.tokens:
             self.pieces.append(Piece("".join(text), out.tokens[:taken], self.completion))
 
@@ -118,11 +118,12 @@ class Answer:
             self._drafted[i] += out.n_drafted[i]
             self._accepted[i] += out.n_accepted[i]
 
-    def _complete(self, finish: FinishReason) -> Completion:
+    def _complete(self, finish: FinishReason, error: str | None) -> Completion:
         now = perf_counter()
         first = now if self._first is None else self._first
         stats = Stats(
-            prompt_tokens=self._prompt_len,
+            prompt_tokens=self._request.prompt_len,
+            cached_tokens=self._request.n_reused,
             tokens=len(self._token_ids),
             steps=sum(self._lengths.values()),
             accepted_lengths=dict(sorted(self._lengths.items())),
@@ -131,9 +132,9 @@ class Answer:
             read_seconds=first - self._began,
             decode_seconds=now - first,
             first_tokens=self._first_tokens,
-            seed=self._seed,
+            seed=self._request.seed,
         )
-        return Completion("".join(self._text), tuple(self._token_ids), finish, tuple(self._logprobs), stats)
+        return Completion("".join(self._text), tuple(self._token_ids), finish, tuple(self._logprobs), stats, error)
 
 
 def _by_source(counts: list[int]) -> dict[str, int]:

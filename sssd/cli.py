@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bundle, generate, overhead
+from sssd.commands import bundle, datastore, generate, overhead
 from sssd.errors import SssdError
 
 
@@ -44,5 +44,12 @@ def main() -> None:
     """
 
 
-for command in (bundle.export, bundle.inspect, bundle.check, generate.generate, overhead.overhead):
+for command in (
+    bundle.export,
+    bundle.inspect,
+    bundle.check,
+    generate.generate,
+    datastore.datastore,
+    overhead.overhead,
+):
     main.add_command(command)

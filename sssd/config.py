@@ -67,6 +67,8 @@ class LoopConfig:
     """How the loop shapes its steps."""
 
     n_slots: int = 4  # requests that can run at once
+    n_warm: int = 2  # further slots, which keep the beginnings of finished requests for reuse
+    max_waiting: int = 1024  # requests that may wait for a slot
     chunk: int = 256  # most columns of a row in a step: prompt tokens, and the draft tree behind the last of them
     max_draft_tokens: int = 7  # most draft nodes a row carries in a step
     fixed_width: int | None = None  # always run exactly this many columns
@@ -75,6 +77,8 @@ class LoopConfig:
     def __post_init__(self) -> None:
         for name, ok, allowed in (
             ("n_slots", self.n_slots >= 1, "1 or more"),
+            ("n_warm", self.n_warm >= 0, "0 or more"),
+            ("max_waiting", self.max_waiting >= 1, "1 or more"),
             ("chunk", self.chunk >= 1, "1 or more"),
             ("max_draft_tokens", self.max_draft_tokens >= 0, "0 (no speculation) or more"),
             ("fixed_width", self.fixed_width is None or self.fixed_width >= 2, "2 or more"),

@@ -9,7 +9,9 @@
     │   └── SpecMismatch         two artefacts that must fit do not (tokenizer, vocabulary, slots)
     ├── DatastoreError           a datastore file or namespace cannot be used
     ├── RequestError             a request's own parameters are wrong
+    │   └── QueueFull            too many requests wait already
     ├── EngineError              an engine cannot start, or a forward failed
+    │   └── OutOfMemory          the KV cache cannot grow
     └── MissingExtra             an optional dependency is not installed
 
 A message says what was given, what is allowed and what to do, in one line.
@@ -54,8 +56,16 @@ class RequestError(SssdError):
     """A request is invalid; no other request is affected."""
 
 
+class QueueFull(RequestError):
+    """As many requests wait as may; the same request can be given again later."""
+
+
 class EngineError(SssdError):
     """An engine cannot be started here, or a forward pass failed."""
+
+
+class OutOfMemory(EngineError):
+    """The KV cache cannot grow; fewer running requests may still fit."""
 
 
 class MissingExtra(SssdError):

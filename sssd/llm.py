@@ -34,6 +34,8 @@ def load(
     device: str = "cpu",
     threads: int = 0,
     n_slots: int = LoopConfig.n_slots,
+    n_warm: int = LoopConfig.n_warm,
+    max_waiting: int = LoopConfig.max_waiting,
     chunk: int = LoopConfig.chunk,
     max_draft_tokens: int = LoopConfig.max_draft_tokens,
     fixed_width: int | None = None,
@@ -46,11 +48,20 @@ def load(
     """
     from sssd.engines.ort import OrtEngine
 
-    config = LoopConfig(n_slots, chunk, max_draft_tokens, fixed_width, fastest)
+    config = LoopConfig(
+        n_slots=n_slots,
+        n_warm=n_warm,
+        max_waiting=max_waiting,
+        chunk=chunk,
+        max_draft_tokens=max_draft_tokens,
+        fixed_width=fixed_width,
+        fastest=fastest,
+    )
     opened = open_bundle(bundle)
     tokenizer = Tokenizer(opened)
     source = _drafter(drafter)
-    return LLM(OrtEngine(opened, n_slots=n_slots, device=device, threads=threads), source, tokenizer, config)
+    engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
+    return LLM(engine, source, tokenizer, config)
 
 
 def _drafter(given: DrafterName | Drafter | None) -> Drafter:
@@ -78,7 +89,7 @@ class LLM:
         self._loop = Loop(
             engine,
             drafter,
-            Scheduler(n_slots=config.n_slots, chunk=chunk),
+            Scheduler(n_slots=config.n_slots, chunk=chunk, n_warm=config.n_warm, max_waiting=config.max_waiting),
             min_width=_min_width(engine.spec, config),
             branch_noise=0.0 if config.fastest else engine.spec.branch_noise,
         )
@@ -120,17 +131,44 @@ class LLM:
     ) -> Completion | list[Completion]:
         """Answer one prompt, or several together in one batch; a prompt is text or int32 token ids.
 
-        Raises RequestError before anything runs when a prompt does not fit.
+        Raises RequestError before anything runs when a prompt does not fit. A completion whose finish_reason is
+        "error" says why in `error`; the others are not affected.
         """
         if isinstance(prompts, str | np.ndarray):
             return self.generate([prompts], params, options=options)[0]
         answers = self._queue(self._requests(prompts, params, options))
         try:
             while any(a.completion is None for a in answers):
-                self._step()
+                self.step()
             return [a.completion for a in answers if a.completion is not None]
         finally:
             self._drop(answers)
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams = SamplingParams(), *, options: DraftOptions = DraftOptions()
+    ) -> Answer:
+        """Queue one prompt and return its answer, which grows with every `step`; `drop` it when done with it.
+
+        For callers with a loop of their own. Raises RequestError.
+        """
+        return self._queue(self._requests([prompt], params, options))[0]
+
+    def step(self) -> None:
+        """One step over all that is queued; there must be something (`busy`). Raises EngineError."""
+        for out in self._loop.step():
+            answer = self._answers[out.request_id]
+            answer.take(out)
+            if answer.completion is not None and out.finish is None:
+                self._loop.cancel(out.request_id)
+
+    def drop(self, answer: Answer) -> None:
+        """Forget an answer of `submit`, and cancel its request if it still runs."""
+        self._drop([answer])
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits or runs."""
+        return len(self._loop.scheduler) > 0
 
     def chat(self, messages: Sequence[Message], params: SamplingParams = SamplingParams()) -> Completion:
         """Answer a conversation; the bundle's chat template writes the prompt. Raises RequestError without one."""
@@ -157,7 +195,7 @@ class LLM:
                 if answer.pieces:
                     yield answer.pieces.popleft()
                 else:
-                    self._step()
+                    self.step()
         finally:
             self._drop(answers)
 
@@ -207,13 +245,6 @@ class LLM:
             self._drop(answers)
             raise
         return answers
-
-    def _step(self) -> None:
-        for out in self._loop.step():
-            answer = self._answers[out.request_id]
-            answer.take(out)
-            if answer.completion is not None and out.finish is None:
-                self._loop.cancel(out.request_id)
 
     def _drop(self, answers: list[Answer]) -> None:
         for answer in answers:

@@ -194,6 +194,6 @@ class StepOutput:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
-    error: str | None = None
+    error: str | None = None  # why, when finish is "error"
     n_drafted: tuple[int, ...] = field(default=(0,) * len(Source))  # draft nodes verified, by Source
     n_accepted: tuple[int, ...] = field(default=(0,) * len(Source))  # draft nodes accepted, by Source

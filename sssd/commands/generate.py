@@ -11,7 +11,7 @@ import click
 from sssd.answer import Completion
 from sssd.commands import show
 from sssd.config import LoopConfig, SamplingParams
-from sssd.errors import RequestError
+from sssd.errors import EngineError, RequestError
 from sssd.llm import LLM, DrafterName, load
 from sssd.text import Message
 
@@ -107,6 +107,7 @@ def generate(
         drafter=None if no_spec else drafter,
         threads=threads,
         n_slots=1,
+        n_warm=0,
         max_draft_tokens=0 if no_spec else max_draft_tokens,
         fixed_width=fixed_width,
         fastest=fastest,
@@ -141,6 +142,8 @@ def _answer(llm: LLM, text: str, system: str | None, params: SamplingParams, *, 
             done = piece.completion
     if not quiet:
         click.echo()
+    if done.error is not None:
+        raise EngineError(done.error)
     return done
 
 

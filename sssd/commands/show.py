@@ -49,6 +49,20 @@ def progress() -> Iterator[Progress]:
         yield report
 
 
+@contextmanager
+def counter(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A count on stderr of work whose end is not known: (safe so far, seen so far)."""
+    from rich.console import Console
+
+    console = Console(file=sys.stderr)
+    with console.status("") as status:
+
+        def report(safe: int, seen: int) -> None:
+            status.update(f"{seen:,} {what} read, {safe:,} stored")
+
+        yield report
+
+
 def size(n_bytes: int) -> str:
     """A file size for people."""
     return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"

@@ -29,7 +29,7 @@ LEAST_MEMORY = 4 << 20
 _REPORT_EVERY = 1 << 20  # tokens read between two calls of progress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuildOptions:
     """How much of the machine a build may use; the command line's defaults are these."""
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sssd.errors import BundleError, EngineError, MissingExtra
+from sssd.errors import BundleError, EngineError, MissingExtra, OutOfMemory
 from sssd.spec import GRAPH, Bundle, EngineSpec
 from sssd.types import EngineOutput, Float32, Int32, Int64, VerifyBatch
 
@@ -121,7 +121,7 @@ class OrtEngine:
             return np.zeros(shape, np.dtype(spec.kv_dtype))
         except MemoryError:
             needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(spec.kv_dtype).itemsize >> 20
-            raise EngineError(
+            raise OutOfMemory(
                 f"the KV cache needs {needed} MiB for {self._n_slots} slots of {length}: use fewer slots"
             ) from None
 

@@ -1,33 +1,39 @@
 """The step. Owns the order of its calls and the time each takes; decides nothing.
 
     1 plan      scheduler.plan            counters only
-    2 moves     engine.copy_prefix        slots stay a prefix
-    3 trees     drafter.propose           one call for the batch
+    2 moves     engine.copy_prefix        slots stay a prefix, known beginnings are copied
+    3 trees     drafter.propose           one call for the batch; the budget trims
     4 batch     tree.pack
     5 out       engine.forward
     6 verdicts  verify.walk_all           pure
     7 commit    engine.commit             kept KV stands contiguous
     8 outputs   scheduler.apply, then drafter.accept / end
 
-Everything flows downwards; nobody calls back up.
+Everything flows downwards; nobody calls back up. A failed forward ends its own rows, a failed drafter costs its drafts.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sssd import tree, verify
+from sssd.errors import EngineError, OutOfMemory
 from sssd.runtime.request import Request
 from sssd.runtime.scheduler import Scheduler
-from sssd.types import DraftTree, StepOutput, StepPlan
+from sssd.types import DraftTree, StepOutput, StepPlan, empty_tree
 
 if TYPE_CHECKING:  # the two seams: the runtime is handed an engine and a drafter, it never picks one
     from sssd.drafting.base import Drafter
     from sssd.engines.base import Engine
+
+_log = logging.getLogger("sssd.loop")
+PHASES = ("plan", "propose", "pack", "forward", "verify", "commit", "apply")
 
 
 @dataclass(slots=True)
@@ -54,6 +60,8 @@ class Loop:
     min_width: int  # no forward is narrower
     branch_noise: float | None = 0.0  # EngineSpec's, or 0 where bits may differ; None makes every tree a chain
     times: PhaseTimes = field(default_factory=PhaseTimes)
+    n_engine_failures: int = 0
+    n_drafter_failures: int = 0
 
     def add(self, request: Request) -> None:
         """Queue a request and let the drafter see its prompt. Raises RequestError."""
@@ -70,20 +78,28 @@ class Loop:
             self.drafter.end(request_id)
 
     def step(self) -> list[StepOutput]:
-        """One step; there must be a request. Raises EngineError when the forward fails."""
+        """One step; there must be a request. What failed or came too late ends with an error in its output."""
+        outputs = self.scheduler.expire()
+        self._end(outputs)
+        if len(self.scheduler):
+            plan = self.scheduler.plan()
+            try:
+                outputs += self._run(plan)
+            except EngineError as e:
+                outputs += self._failed(plan, e)
+        return outputs
+
+    def _run(self, plan: StepPlan) -> list[StepOutput]:
         clock = [perf_counter_ns()]
 
         def lap() -> None:
             clock.append(perf_counter_ns())
 
-        plan = self.scheduler.plan()
         for move in plan.moves:
             self.engine.copy_prefix(move.src, move.dst, move.n)
         lap()
-        trees = self.drafter.propose(plan.jobs())
+        trees = self._propose(plan)
         lap()
-        if self.branch_noise is None:
-            trees = [tree.first_path(t) for t in trees]
         batch = tree.pack(plan, trees, min_width=self.min_width, score_branches=bool(self.branch_noise))
         lap()
         out = self.engine.forward(batch)
@@ -98,18 +114,40 @@ class Loop:
         self._count(clock)
         return outputs
 
+    def _propose(self, plan: StepPlan) -> list[DraftTree]:
+        try:
+            trees = self.drafter.propose(plan.jobs())
+        except Exception:  # whatever it is, decoding goes on without drafts
+            self.n_drafter_failures += 1
+            _log.exception("the drafter failed; this step decodes plainly")
+            return [empty_tree() for _ in plan.rows]
+        return trees if self.branch_noise is not None else [tree.first_path(t) for t in trees]
+
+    def _failed(self, plan: StepPlan, error: EngineError) -> list[StepOutput]:
+        """Give way where memory is short, else end the rows that were in the forward."""
+        if isinstance(error, OutOfMemory) and self.scheduler.preempt_youngest():
+            _log.warning("%s; one request was put back to be computed again later", error)
+            return []
+        self.n_engine_failures += 1
+        _log.error("a forward failed and its %d requests with it: %s", len(plan.rows), error)
+        outputs = self.scheduler.fail(plan, str(error))
+        self._end(outputs)
+        return outputs
+
     def _tell_drafter(self, plan: StepPlan, trees: list[DraftTree], outputs: list[StepOutput]) -> None:
         verified = {row.request_id: t for row, t in zip(plan.rows, trees, strict=True)}
         for out in outputs:
             if out.tokens:
                 self.drafter.accept(out.request_id, np.array(out.tokens, np.int32), verified[out.request_id])
+        self._end(outputs)
+
+    def _end(self, outputs: list[StepOutput]) -> None:
+        for out in outputs:
             if out.finish:
                 self.drafter.end(out.request_id)
 
     def _count(self, clock: list[int]) -> None:
         t = self.times
         t.steps += 1
-        for name, begin, end in zip(
-            ("plan", "propose", "pack", "forward", "verify", "commit", "apply"), clock, clock[1:], strict=False
-        ):
+        for name, (begin, end) in zip(PHASES, pairwise(clock), strict=True):
             setattr(t, name, getattr(t, name) + end - begin)

@@ -34,8 +34,12 @@ class Request:
     max_draft_tokens: int
     tokens: Int32  # int32 [capacity]
     n_tokens: int
+    priority: int = 0  # lower goes first
+    deadline: float | None = None  # on the scheduler's clock; the request ends with an error when it passes
     n_cached: int = 0
+    n_reused: int = 0  # of them, copied from another slot when the request was admitted
     slot: int | None = None  # set by the scheduler while the request holds one
+    arrival: int = -1  # set by the scheduler: its place among all requests
     _choose: Choose | None = field(default=None)
 
     @property
@@ -100,6 +104,8 @@ def make_request(
     eos_ids: Sequence[int],
     options: DraftOptions,
     max_draft_tokens: int,
+    priority: int = 0,
+    deadline: float | None = None,
 ) -> Request:
     """Check a prompt against the engine's limits and make the request.
 
@@ -120,4 +126,16 @@ def make_request(
     tokens[: len(ids)] = ids
     stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
     seed = params.seed if params.seed is not None else secrets.randbits(64)
-    return Request(request_id, len(ids), params, seed, stop_ids, options, max_draft_tokens, tokens, n_tokens=len(ids))
+    return Request(
+        request_id,
+        len(ids),
+        params,
+        seed,
+        stop_ids,
+        options,
+        max_draft_tokens,
+        tokens,
+        n_tokens=len(ids),
+        priority=priority,
+        deadline=deadline,
+    )

@@ -118,7 +118,7 @@ class Oracle(HistoryDrafter):
 def request(
     request_id: int, prompt: Sequence[int], params: SamplingParams, *, max_draft: int = 7, **spec: object
 ) -> Request:
-    limits: dict = {"max_len": 256, "vocab_size": VOCAB, "eos_ids": ()} | spec
+    limits: dict = {"max_len": 256, "vocab_size": VOCAB, "eos_ids": ()} | spec  # and priority, deadline
     return make_request(request_id, prompt, params, options=DraftOptions(), max_draft_tokens=max_draft, **limits)
 
 

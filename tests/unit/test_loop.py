@@ -10,7 +10,7 @@ import pytest
 from sssd.config import SamplingParams
 from sssd.drafting.base import NullDrafter
 from sssd.engines.scripted import ScriptedEngine
-from sssd.errors import EngineError, RequestError
+from sssd.errors import RequestError
 from tests.helpers.scripts import (
     VOCAB,
     GarbageTrees,
@@ -198,12 +198,12 @@ def test_an_id_in_use_is_refused_and_the_first_request_goes_on() -> None:
     assert list(loop.drafter.history) == [4]
 
 
-def test_a_failed_forward_is_an_engine_error() -> None:
+def test_a_failed_forward_ends_its_request_with_the_engines_words() -> None:
     loop = make_loop(engine(fails_at=frozenset({1})), NullDrafter())
     loop.add(request(0, [1, 2], SamplingParams(max_tokens=3)))
     loop.step()
-    with pytest.raises(EngineError, match="scripted failure"):
-        loop.step()
+    (out,) = loop.step()
+    assert (out.finish, out.error) == ("error", "scripted failure of forward 1")
 
 
 @pytest.mark.parametrize(
