@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import overload
 
 import numpy as np
 
 from sssd.answer import Answer, Completion, Piece
 from sssd.config import LoopConfig, SamplingParams
-from sssd.drafting.base import Drafter, NullDrafter
+from sssd.drafting.base import Drafter
+from sssd.drafting.choose import DrafterName, make_drafter
 from sssd.engines.base import Engine
 from sssd.errors import EngineError, RequestError, SssdError
 from sssd.runtime.loop import Loop, PhaseTimes
@@ -24,13 +25,13 @@ from sssd.text import Message, OutputText, Tokenizer
 from sssd.types import DraftOptions, Int32
 
 Prompt = str | Int32  # text, or int32 [n] token ids
-DrafterName = Literal["maxgram", "prompt-lookup"]
 
 
 def load(
     bundle: str | Path,
     *,
     drafter: DrafterName | Drafter | None = "maxgram",
+    datastore: str | Path | None = None,
     device: str = "cpu",
     threads: int = 0,
     n_slots: int = LoopConfig.n_slots,
@@ -43,8 +44,9 @@ def load(
 ) -> LLM:
     """Open a bundle (the directory, or a file inside it) and start its engine.
 
-    `drafter` is a name, an object with the Drafter protocol, or None for plain decoding. Options are LoopConfig's.
-    Raises BundleError, EngineError, MissingExtra or SssdError for an option out of range.
+    `drafter` is a name, an object with the Drafter protocol, or None for plain decoding; `datastore` is a file that
+    "retrieval" drafts from too. Options are LoopConfig's. Raises BundleError, EngineError, MissingExtra, DatastoreError
+    or SssdError for an option out of range.
     """
     from sssd.engines.ort import OrtEngine
 
@@ -59,22 +61,17 @@ def load(
     )
     opened = open_bundle(bundle)
     tokenizer = Tokenizer(opened)
-    source = _drafter(drafter)
+    source = _drafter(drafter, None if datastore is None else Path(datastore), tokenizer)
     engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
     return LLM(engine, source, tokenizer, config)
 
 
-def _drafter(given: DrafterName | Drafter | None) -> Drafter:
-    from sssd.drafting.simple import MaxGram, PromptLookup
-
-    if given is None:
-        return NullDrafter()
-    if not isinstance(given, str):
-        return given
-    known: dict[str, type[MaxGram] | type[PromptLookup]] = {"maxgram": MaxGram, "prompt-lookup": PromptLookup}
-    if given not in known:
-        raise SssdError(f"drafter is {given!r}: allowed are {', '.join(known)}, None or an object with its methods")
-    return known[given]()
+def _drafter(given: DrafterName | Drafter | None, datastore: Path | None, tokenizer: Tokenizer) -> Drafter:
+    if given is None or isinstance(given, str):
+        return make_drafter(given or "none", datastore=datastore, tokenizer=tokenizer.fingerprint())
+    if datastore is not None:
+        raise SssdError("a datastore goes with the drafter named retrieval; attach it to your own drafter yourself")
+    return given
 
 
 class LLM:

@@ -11,8 +11,9 @@ import click
 from sssd.answer import Completion
 from sssd.commands import show
 from sssd.config import LoopConfig, SamplingParams
+from sssd.drafting.choose import DrafterName
 from sssd.errors import EngineError, RequestError
-from sssd.llm import LLM, DrafterName, load
+from sssd.llm import LLM, load
 from sssd.text import Message
 
 
@@ -29,6 +30,7 @@ from sssd.text import Message
     show_default=True,
     help="Source of drafts.",
 )
+@click.option("--datastore", type=click.Path(path_type=Path), help="File that --drafter retrieval drafts from too.")
 @click.option(
     "--max-draft-tokens", type=int, default=LoopConfig.max_draft_tokens, show_default=True, help="Most drafts a step."
 )
@@ -62,6 +64,7 @@ def generate(
     system: str | None,
     no_spec: bool,
     drafter: DrafterName,
+    datastore: Path | None,
     max_draft_tokens: int,
     max_tokens: int,
     min_tokens: int,
@@ -101,10 +104,13 @@ def generate(
     )
     if system is not None and not chat:
         raise click.UsageError("--system needs --chat: a plain prompt has no system message")
+    if no_spec and datastore is not None:
+        raise click.UsageError("--datastore needs speculation: leave --no-spec out")
     text = _prompt(prompt)
     with load(
         engine,
-        drafter=None if no_spec else drafter,
+        drafter="none" if no_spec else drafter,
+        datastore=datastore,
         threads=threads,
         n_slots=1,
         n_warm=0,
