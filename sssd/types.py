@@ -54,7 +54,7 @@ class DraftJob:
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, though never changed: one is made for every row of a step, and freezing is dear
 class DraftTree:
     """Guessed continuations below the root (the last committed token); likeliest path first."""
 

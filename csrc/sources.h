@@ -1,0 +1,21 @@
+// What one draft may draw from.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "context.h"
+#include "segment.h"
+
+namespace sssd {
+
+struct Sources {
+  const ContextIndex& context;     // the request's prompt and output
+  std::size_t prompt_size;         // how much of it is prompt
+  const ContextIndex* prediction;  // the client's guess of the output, or null
+  bool on_prediction;              // the output so far is the beginning of the guess
+  std::vector<std::shared_ptr<const Segments>> stores;  // pinned for the draft
+};
+
+}  // namespace sssd
