@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bundle, datastore, generate, overhead
+from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead
 from sssd.errors import SssdError
 
 
@@ -49,6 +49,9 @@ for command in (
     bundle.inspect,
     bundle.check,
     generate.generate,
+    bench.bench,
+    calibrate.calibrate,
+    calibrate.plan,
     datastore.datastore,
     overhead.overhead,
 ):

@@ -70,7 +70,7 @@ class LoopConfig:
     n_warm: int = 2  # further slots, which keep the beginnings of finished requests for reuse
     max_waiting: int = 1024  # requests that may wait for a slot
     chunk: int = 256  # most columns of a row in a step: prompt tokens, and the draft tree behind the last of them
-    max_draft_tokens: int = 7  # most draft nodes a row carries in a step
+    max_draft_tokens: int = 15  # most draft nodes a row carries in a step; what pays is decided anew in every step
     fixed_width: int | None = None  # always run exactly this many columns
     fastest: bool = False  # allow widths below the engine's min_width: plain steps are faster, bits may differ
 

@@ -5,6 +5,7 @@ Knows the parts' public doors only; a step is the loop's business, a token the t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
@@ -17,13 +18,17 @@ from sssd.drafting.base import Drafter
 from sssd.drafting.choose import DrafterName, make_drafter
 from sssd.engines.base import Engine
 from sssd.errors import EngineError, RequestError, SssdError
+from sssd.runtime.budget import Budget, BudgetStats, FixedBudget, MeasuredBudget
+from sssd.runtime.calibration import fingerprint, load_calibration
+from sssd.runtime.costs import OnlineCosts, assumed
 from sssd.runtime.loop import Loop, PhaseTimes
 from sssd.runtime.request import Request, make_request
 from sssd.runtime.scheduler import Scheduler
-from sssd.spec import EngineSpec, open_bundle
+from sssd.spec import Bundle, EngineSpec, open_bundle
 from sssd.text import Message, OutputText, Tokenizer
 from sssd.types import DraftOptions, Int32
 
+_log = logging.getLogger("sssd")
 Prompt = str | Int32  # text, or int32 [n] token ids
 
 
@@ -63,7 +68,16 @@ def load(
     tokenizer = Tokenizer(opened)
     source = _drafter(drafter, None if datastore is None else Path(datastore), tokenizer)
     engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
-    return LLM(engine, source, tokenizer, config)
+    return LLM(engine, source, tokenizer, config, costs=_costs(opened, n_slots, device, threads))
+
+
+def _costs(bundle: Bundle, n_slots: int, device: str, threads: int) -> OnlineCosts:
+    """What forwards cost: as calibrated on this machine, or to be learned while serving."""
+    found = load_calibration(bundle, fingerprint(bundle, device=device, threads=threads))
+    if found.curve is not None:
+        return OnlineCosts(found.curve, is_measured=True)
+    _log.info("%s; costs are learned while serving", found.reason)
+    return OnlineCosts(assumed(n_slots), is_measured=False)
 
 
 def _drafter(given: DrafterName | Drafter | None, datastore: Path | None, tokenizer: Tokenizer) -> Drafter:
@@ -77,8 +91,21 @@ def _drafter(given: DrafterName | Drafter | None, datastore: Path | None, tokeni
 class LLM:
     """A loaded model that answers prompts. Use it from one thread, and close it (or use `with`)."""
 
-    def __init__(self, engine: Engine, drafter: Drafter, tokenizer: Tokenizer, config: LoopConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        drafter: Drafter,
+        tokenizer: Tokenizer,
+        config: LoopConfig,
+        *,
+        costs: OnlineCosts | None = None,
+    ) -> None:
+        """`costs` decide how much of the drafts is verified in a step; without them, all of them are."""
         chunk = config.chunk if config.fixed_width is None else config.fixed_width
+        width = _min_width(engine.spec, config)
+        budget: Budget = FixedBudget(min_width=width)
+        if costs is not None and config.fixed_width is None:
+            budget = MeasuredBudget(costs, min_width=width)
         self._engine = engine
         self._drafter = drafter
         self._tokenizer = tokenizer
@@ -87,8 +114,9 @@ class LLM:
             engine,
             drafter,
             Scheduler(n_slots=config.n_slots, chunk=chunk, n_warm=config.n_warm, max_waiting=config.max_waiting),
-            min_width=_min_width(engine.spec, config),
+            min_width=width,
             branch_noise=0.0 if config.fastest else engine.spec.branch_noise,
+            budget=budget,
         )
         self._answers: dict[int, Answer] = {}
         self._next_id = 0
@@ -108,6 +136,11 @@ class LLM:
     def phase_times(self) -> PhaseTimes:
         """Where the loop's time went, since loading."""
         return self._loop.times
+
+    @property
+    def budget_stats(self) -> BudgetStats:
+        """How much was verified, how often, and whether it kept its promise."""
+        return self._loop.budget.stats()
 
     @overload  # a str is a sequence of str as well: the first match is meant
     def generate(  # type: ignore[overload-overlap]

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sssd.types import Bool, DraftTree, Float32, Int32, Int64, StepPlan, Uint8, VerifyBatch
 
@@ -27,19 +29,21 @@ def pack(
     Cost: a few numpy calls a row and one a tree column.
     """
     rows = plan.rows
-    assert rows, "a step has at least one row"
-    assert all(len(row.forced) or not len(t) for row, t in zip(rows, trees, strict=True)), "a tree needs a root"
+    assert len(rows) == len(trees) > 0, "a step has at least one row, and a tree for each"
     n_forced = np.array([len(row.forced) for row in rows], np.int32)
-    n_nodes = n_forced + np.array([len(t) for t in trees], np.int32)
+    n_tree = np.array([len(t) for t in trees], np.int32)
+    assert not (n_tree[n_forced == 0]).any(), "a tree needs a root"
+    n_nodes = n_forced + n_tree
     width = max(int(n_nodes.max()), min_width)
     ids = np.zeros((len(rows), width), np.int64)
     parents = np.full((len(rows), width), -1, np.int32)
-    for b, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-        f, n = len(row.forced), len(row.forced) + len(tree)
-        ids[b, :f] = row.forced
-        parents[b, :f] = np.arange(-1, f - 1)
-        ids[b, f:n] = tree.tokens
-        parents[b, f:n] = np.where(tree.parents < 0, f - 1, tree.parents + f)
+    forced = _places(n_forced, np.zeros_like(n_forced))
+    ids[forced] = np.concatenate([row.forced for row in rows])
+    parents[forced] = forced.columns - 1
+    nodes = _places(n_tree, n_forced)
+    ids[nodes] = np.concatenate([t.tokens for t in trees])
+    below, root = np.concatenate([t.parents for t in trees]), n_forced[nodes.rows]
+    parents[nodes] = np.where(below < 0, root - 1, below + root)
     past = np.array([row.past_len for row in rows], np.int64)
     mask = ancestor_mask(parents)
     return VerifyBatch(
@@ -54,6 +58,20 @@ def pack(
         n_nodes=n_nodes,
         needs_scores=any(row.needs_scores for row in rows) or (score_branches and not all(map(is_chain, trees))),
     )
+
+
+class _Places(NamedTuple):
+    """Index of many columns of many rows, row after row."""
+
+    rows: npt.NDArray[np.intp]
+    columns: npt.NDArray[np.intp]
+
+
+def _places(counts: Int32, starts: Int32) -> _Places:
+    """The `counts[b]` columns of every row b from `starts[b]` on."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return _Places(rows, within + starts[rows])
 
 
 def is_chain(tree: DraftTree) -> bool:

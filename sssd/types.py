@@ -46,8 +46,7 @@ class DraftOptions:
     prediction: Int32 | None = None  # int32 [p] tokens the client expects
 
 
-@dataclass(frozen=True, slots=True)
-class DraftJob:
+class DraftJob(NamedTuple):
     """One row's wish for a draft tree of at most `budget` nodes (the root is not counted)."""
 
     request_id: int
@@ -101,7 +100,7 @@ Choose = Callable[[NodeScores, int, Sequence[int], float], int | None]
 # ---- a step -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as DraftTree: never changed, and made for every row of a step
 class Row:
     """One request's part in a step: forced columns (committed tokens without KV), then a tree."""
 

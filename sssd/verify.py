@@ -30,14 +30,14 @@ def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int, *, branch_nois
     noise could change the choice.
     """
     n_forced, n_nodes = int(batch.n_forced[b]), int(batch.n_nodes[b])
-    keep = list(range(n_forced))
     if not row.samples:
-        return Verdict(np.array(keep, np.int32), (), ())
+        return Verdict(np.arange(n_forced, dtype=np.int32), (), ())
     assert row.room > 0, "a row without room must not sample"
     root = n_forced - 1
     ids = batch.input_ids[b, :n_nodes].tolist()
     parents = batch.parents[b, :n_nodes].tolist()
     position = row.past_len + n_forced
+    keep = list(range(n_forced))
     path: list[int] = []
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []

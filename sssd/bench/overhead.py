@@ -1,6 +1,6 @@
 """What the loop costs by itself: real scheduler, drafter, packing and walk on an engine that computes nothing.
 
-Owns the measurement only. Every draft is accepted, so a step does the most work that its width allows.
+Owns the measurement only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from sssd.config import SamplingParams
-from sssd.drafting.simple import MaxGram
+from sssd.drafting.choose import make_drafter
 from sssd.engines.scripted import scripted_spec
 from sssd.runtime.loop import Loop, PhaseTimes
 from sssd.runtime.request import Request, make_request
@@ -20,7 +20,7 @@ from sssd.runtime.scheduler import Scheduler
 from sssd.spec import EngineSpec
 from sssd.types import DraftOptions, EngineOutput, Int32, VerifyBatch
 
-_PERIOD = 50  # the text counts up and starts over, which Max-Gram predicts to the end
+_PERIOD = 50  # the text counts up and starts over, which every drafter predicts to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,13 @@ class Overhead:
     phases: tuple[PhaseCost, ...]
 
 
-def measure(*, rows: int, width: int, steps: int) -> Overhead:
-    """Run `steps` decode steps of `rows` requests that each carry `width` columns and accept them all."""
-    engine = _CountingEngine(rows)
-    loop = Loop(engine, MaxGram(), Scheduler(n_slots=rows, chunk=256), min_width=1)
+def measure(*, rows: int, width: int, steps: int, accepted: int | None = None, drafter: str = "retrieval") -> Overhead:
+    """Run `steps` decode steps of `rows` requests that each carry `width` columns.
+
+    `accepted` draft tokens of each row are right; None means all of them, which is the most work.
+    """
+    engine = _CountingEngine(rows, width if accepted is None else accepted)
+    loop = Loop(engine, make_drafter(drafter), Scheduler(n_slots=rows, chunk=256), min_width=1)
     warm_up = 20
     for i in range(rows):
         loop.add(_request(i, width, steps + rows + warm_up + 1))
@@ -87,14 +90,17 @@ def _snapshot(times: PhaseTimes) -> dict[str, int]:
 
 
 class _CountingEngine:
-    """Says that one more than a column's token follows; keeps no KV."""
+    """Says that one more than a column's token follows, after `n_right` columns that two more do; keeps no KV."""
 
-    def __init__(self, n_slots: int) -> None:
+    def __init__(self, n_slots: int, n_right: int) -> None:
         self.n_slots = n_slots
+        self._n_right = n_right
         self.spec: EngineSpec = scripted_spec(_PERIOD, max_len=2**31)
 
     def forward(self, batch: VerifyBatch) -> EngineOutput:
-        return EngineOutput((np.take_along_axis(batch.input_ids, batch.logit_rows, axis=1) + 1) % _PERIOD)
+        tokens = np.take_along_axis(batch.input_ids, batch.logit_rows, axis=1)
+        steps = np.where(np.arange(tokens.shape[1]) < self._n_right, 1, 2)
+        return EngineOutput((tokens + steps) % _PERIOD)
 
     def commit(self, batch: VerifyBatch, keeps: Sequence[Int32]) -> None:
         pass

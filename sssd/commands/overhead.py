@@ -10,9 +10,13 @@ from sssd.commands import show
 @click.command()
 @click.option("--rows", type=click.IntRange(min=1), default=1, show_default=True, help="Requests in the batch.")
 @click.option("--width", type=click.IntRange(min=1), default=8, show_default=True, help="Columns of a row.")
+@click.option("--accepted", type=click.IntRange(min=0), help="Draft tokens of a row that are right; all otherwise.")
+@click.option(
+    "--drafter", type=click.Choice(["maxgram", "retrieval"]), default="retrieval", show_default=True, help="Who drafts."
+)
 @click.option("--steps", type=click.IntRange(min=10), default=2000, show_default=True, help="Steps to time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def overhead(rows: int, width: int, steps: int, as_json: bool) -> None:
+def overhead(rows: int, width: int, accepted: int | None, drafter: str, steps: int, as_json: bool) -> None:
     """Time a step's own work: everything but the forward pass, on an engine that computes nothing.
 
     \b
@@ -22,7 +26,7 @@ def overhead(rows: int, width: int, steps: int, as_json: bool) -> None:
     """
     from sssd.bench.overhead import measure
 
-    figures = measure(rows=rows, width=width, steps=steps)
+    figures = measure(rows=rows, width=width, steps=steps, accepted=accepted, drafter=drafter)
     if as_json:
         show.as_json(figures)
         return

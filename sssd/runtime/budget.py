@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from sssd import tree
+from sssd.runtime.columns import cut, rank, shape_of
 from sssd.runtime.costs import Float64, OnlineCosts
 from sssd.types import DraftTree, StepPlan, Verdict, VerifyBatch
 
@@ -63,7 +61,7 @@ class FixedBudget:
 
     def trim(self, plan: StepPlan, trees: Sequence[DraftTree]) -> list[DraftTree]:
         """The trees as they are."""
-        shape = _shape(plan, trees, self._min_width)
+        shape = shape_of(plan, trees, self._min_width)
         if shape.n_choosing:
             self._widths[max(shape.widest, shape.base)] += 1
             self._n_plain += shape.widest <= shape.base
@@ -89,14 +87,18 @@ class MeasuredBudget:
     Scores are a drafter's estimates. `trust` is what was accepted over what was promised, over the last promises of
     about 40 tokens, so that a drafter which promises too much is corrected within some tens of steps; without new
     evidence it returns to 1 over some thousand steps.
-    Now and then a step takes the other side (plain while speculation pays, the best wider step while it does not), so
-    that costs and confidences stay current and speculation comes back by itself. The steps between such probes double
-    from 16 to 512, and are more where a probe would cost more than `PROBE_COST` of them.
-    Used from one thread. Cost: some 50 us for 8 rows, under 300 us for 64.
+    Now and then a step probes what seems second best, so that costs and confidences stay current and speculation comes
+    back by itself: while it is off the best wider step, while it is on in turns a plain step and one twice as wide. The
+    steps between probes double from 16 to 512, begin anew when a probe took a time that nobody expected, and are more
+    where a probe would cost more than `PROBE_COST` of them. While costs are not known yet, every fourth step tries a
+    width that has not been seen, unless that seems to throw away more than `CURIOUS` steps.
+    Used from one thread. Cost of both calls together: some 100 us a step for 8 rows, 300 us for 64.
     """
 
     PROBE_COST = 0.004
     FIRST_PROBE, LAST_PROBE = 16, 512  # steps
+    SURPRISE = 0.2  # a logarithm
+    CURIOUS = 3.0  # steps
 
     def __init__(self, costs: OnlineCosts, *, min_width: int = 1) -> None:
         assert min_width >= 1, "a step has a column"
@@ -107,14 +109,16 @@ class MeasuredBudget:
         self._speculating: bool | None = None  # the last decision that was one
         self._interval = self.FIRST_PROBE
         self._since_probe = 0
+        self._is_probe = False
+        self._n_choices = 0
         self._n_switches = self._n_probes = self._n_plain = 0
         self._widths: Counter[int] = Counter()
         self._promised = 0.0  # by the scores of the trees trimmed last
 
     def trim(self, plan: StepPlan, trees: Sequence[DraftTree]) -> list[DraftTree]:
         """The trees, cut to the best nodes that the chosen width has columns for."""
-        shape = _shape(plan, trees, self._min_width)
-        self._promised = 0.0
+        shape = shape_of(plan, trees, self._min_width)
+        self._promised, self._is_probe = 0.0, False
         if not shape.n_choosing:
             return list(trees)
         if shape.widest <= shape.base:
@@ -123,19 +127,16 @@ class MeasuredBudget:
             if self._speculating:
                 self._since_probe = 0  # a plain step has come by itself
             return list(trees)
-        ranked = _rank(trees, shape)
+        ranked = rank(trees, shape)
         worth = Worth(
             shape.n_choosing + self._trust.value * ranked.gains[shape.base :],
             self._costs.by_width(len(plan.rows), shape.widest, shape.context)[shape.base - 1 :]
             + (self._own_seconds or 0.0),
         )
-        width = shape.base + self._choose(worth)
+        width = shape.base + self._choose(worth, len(plan.rows), shape.base)
         self._count(width, shape.base)
         self._promised = float(ranked.gains[width])
-        return [
-            _best(t, width - int(f), is_sorted=bool(s))
-            for t, f, s in zip(trees, shape.n_forced, ranked.is_sorted, strict=True)
-        ]
+        return list(trees) if width == shape.widest else cut(trees, ranked, width)
 
     def observe(
         self, batch: VerifyBatch, verdicts: Sequence[Verdict], *, forward_seconds: float, own_seconds: float
@@ -143,7 +144,9 @@ class MeasuredBudget:
         """Learn what the forward and the loop took and how much of the promise was kept."""
         rows, width = batch.input_ids.shape
         if 2 * batch.logit_rows.shape[1] > width:  # a piece of a prompt scores few of its columns: it is cheaper
-            self._costs.observe(rows, width, int(batch.past_lens.max()), forward_seconds)
+            off = self._costs.observe(rows, width, int(batch.past_lens.max()), forward_seconds)
+            if self._is_probe and abs(off) > self.SURPRISE:
+                self._interval = self.FIRST_PROBE
         own = own_seconds if self._own_seconds is None else self._own_seconds
         self._own_seconds = own + 0.05 * (min(own_seconds, 4 * own) - own)
         accepted = sum(len(v.tokens) - 1 for v in verdicts if v.tokens)
@@ -160,21 +163,38 @@ class MeasuredBudget:
             widths=tuple(sorted(self._widths.items())),
         )
 
-    def _choose(self, worth: Worth) -> int:
-        """Columns beyond the base: the best number, or the best of the other side when a probe is due."""
+    def _choose(self, worth: Worth, rows: int, base: int) -> int:
+        """Columns beyond the base: the best number, or another one where something is to be learned."""
         rates = worth.rates()
         best = int(rates.argmax())
         if self._speculating is not None and self._speculating != (best > 0):
             self._n_switches += 1
             self._interval, self._since_probe = self.FIRST_PROBE, 0
         self._speculating = best > 0
-        other = 0 if best else 1 + int(rates[1:].argmax())
+        self._n_choices += 1
         self._since_probe += 1
-        if self._since_probe <= max(self._interval, worth.lost(best, other) / self.PROBE_COST):
-            return best
-        self._since_probe, self._interval = 0, min(2 * self._interval, self.LAST_PROBE)
+        other = self._unseen(worth, best, rows, base) if self._n_choices % 4 == 0 else None
+        if other is None:
+            other = self._second_best(rates, best, base)
+            if self._since_probe <= max(self._interval, worth.lost(best, other) / self.PROBE_COST):
+                return best
+            self._since_probe, self._interval = 0, min(2 * self._interval, self.LAST_PROBE)
+        self._is_probe = True
         self._n_probes += 1
         return other
+
+    def _second_best(self, rates: Float64, best: int, base: int) -> int:
+        """The number of columns beyond the base to probe next."""
+        if best == 0:
+            return 1 + int(rates[1:].argmax())
+        wider = min(best + base + best, len(rates) - 1)
+        return wider if self._n_probes % 2 and wider > best else 0
+
+    def _unseen(self, worth: Worth, best: int, rows: int, base: int) -> int | None:
+        """The narrowest number of columns beyond the base whose cost is not known yet and not far too high."""
+        beyond = [width - base for width in self._costs.unknown_widths(rows)]
+        tried = [x for x in beyond if 0 <= x < len(worth.tokens) and worth.lost(best, x) < self.CURIOUS]
+        return tried[0] if tried else None
 
     def _count(self, width: int, base: int) -> None:
         self._widths[width] += 1
@@ -218,52 +238,3 @@ class _Trust:
         fade = math.exp(-promised / self.MEMORY - 1 / self.FADES)
         self._promised = self._promised * fade + promised
         self._accepted = self._accepted * fade + accepted
-
-
-class _Shape(NamedTuple):
-    n_forced: list[int]  # of each row
-    n_nodes: list[int]  # of each row
-    n_choosing: int  # rows that choose a token in this step
-    base: int  # columns that run in any case
-    widest: int  # columns of the row with the most
-    context: int  # committed tokens of the longest row
-
-
-def _shape(plan: StepPlan, trees: Sequence[DraftTree], min_width: int) -> _Shape:
-    forced = [len(row.forced) for row in plan.rows]
-    nodes = [len(t) for t in trees]
-    assert len(forced) == len(nodes) > 0, "one tree a row"
-    return _Shape(
-        forced,
-        nodes,
-        sum(row.samples for row in plan.rows),
-        max(min_width, *forced),
-        max(f + n for f, n in zip(forced, nodes, strict=True)),
-        max(row.past_len for row in plan.rows),
-    )
-
-
-class _Ranked(NamedTuple):
-    gains: Float64  # float64 [widest + 1]; sum of all rows' scores that fit in so many columns
-    is_sorted: list[bool]  # of each row: its nodes stand best first
-
-
-def _rank(trees: Sequence[DraftTree], shape: _Shape) -> _Ranked:
-    """One pass over all scores: a row's k-th best node needs a width of its forced columns plus k."""
-    lens = np.array(shape.n_nodes)
-    ranks = np.arange(lens.max())
-    scores = np.zeros((len(trees), len(ranks)), np.float32)
-    scores[ranks < lens[:, None]] = np.concatenate([t.scores for t in trees])
-    is_sorted: list[bool] = np.logical_and.reduce(scores[:, 1:] <= scores[:, :-1], axis=1).tolist()
-    scores.sort(axis=1)
-    needs = np.array(shape.n_forced)[:, None] + 1 + ranks
-    gains = np.bincount(needs.ravel(), weights=scores[:, ::-1].ravel())
-    return _Ranked(gains.cumsum()[: shape.widest + 1], is_sorted)
-
-
-def _best(draft: DraftTree, n: int, *, is_sorted: bool) -> DraftTree:
-    if len(draft) <= n:
-        return draft
-    if is_sorted:  # its best nodes are its first ones, and parents stand before them
-        return DraftTree(draft.tokens[:n], draft.parents[:n], draft.scores[:n], draft.source[:n])
-    return tree.trim(draft, n)

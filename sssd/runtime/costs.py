@@ -24,33 +24,31 @@ class _Place(NamedTuple):
     """Where a number stands between two neighbours of a grid."""
 
     lower: int  # index
-    weight: float  # of the upper neighbour; above 1 beyond the last point
+    weight: float  # of the upper neighbour; above 1 beyond the last point, 0 before the first
 
 
 def _place(points: Sequence[int], x: int) -> _Place:
-    """The first point's value holds below it; beyond the last one the last piece goes on."""
     i = min(max(bisect_right(points, x) - 1, 0), len(points) - 2)
     return _Place(i, max((x - points[i]) / (points[i + 1] - points[i]), 0.0))
 
 
 def monotone(grid: Float64) -> Float64:
-    """The grid without falls along any of its axes: halfway between the lowest that covers it and the highest under it.
+    """A grid (float64 [n, m]) without falls: halfway between the lowest that covers it and the highest under it.
 
-    A grid that never falls is returned as it is.
+    One that never falls along either axis is returned as it is.
     """
-    above, below = grid, grid
-    for axis in range(grid.ndim):
-        above = np.maximum.accumulate(above, axis=axis)
-        below = np.flip(np.minimum.accumulate(np.flip(below, axis), axis=axis), axis)
-    middle: Float64 = (above + below) / 2
+    above = np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
+    reversed_below = np.minimum.accumulate(np.minimum.accumulate(grid[::-1, ::-1], axis=0), axis=1)
+    middle: Float64 = (above + reversed_below[::-1, ::-1]) / 2
     return middle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostCurve:
-    """Seconds of a forward at the points of a grid; linear between them and beyond the last ones.
+    """Seconds of a forward at the points of a grid, linear between them. Before the first point its value holds.
 
-    Never cheaper when wider, with more rows or at a longer context.
+    Beyond the last batch the last piece goes on; beyond the last width time grows in proportion, as it does when an
+    engine computes to capacity. Never cheaper when wider, with more rows or at a longer context.
     """
 
     batches: tuple[int, ...]  # ascending, two at least
@@ -77,13 +75,26 @@ class CostCurve:
 
     def seconds(self, rows: int, width: int, context: int) -> float:
         """Seconds of one forward."""
-        return _between(self, self.grid(context), rows, width)
+        return float(_width_weights(self.widths, width) @ _of_rows(self.batches, self.grid(context), rows))
 
 
-def _between(curve: CostCurve, grid: Float64, rows: int, width: int) -> float:
-    b, t = _place(curve.batches, rows), _place(curve.widths, width)
-    of_rows = grid[b.lower] * (1 - b.weight) + grid[b.lower + 1] * b.weight
-    return float(of_rows[t.lower] * (1 - t.weight) + of_rows[t.lower + 1] * t.weight)
+def _of_rows(batches: Sequence[int], grid: Float64, rows: int) -> Float64:
+    """Seconds at the grid's widths, float64 [widths]."""
+    b = _place(batches, rows)
+    between = grid[b.lower] * (1 - b.weight) + grid[b.lower + 1] * b.weight
+    # beyond the last batch two widths may grow at unequal speed and cross
+    return np.maximum.accumulate(between)
+
+
+def _width_weights(widths: Sequence[int], width: int) -> Float64:
+    """What each of the grid's widths counts for `width`, float64 [widths]."""
+    weights = np.zeros(len(widths))
+    t = _place(widths, width)
+    if t.weight > 1:
+        weights[-1] = width / widths[-1]
+    else:
+        weights[t.lower], weights[t.lower + 1] = 1 - t.weight, t.weight
+    return weights
 
 
 def measured(
@@ -128,12 +139,14 @@ class OnlineCosts:
 
     The factor is the median of the last nine observed ratios: a few outliers do not move it, a machine that becomes
     slower or faster is followed within five steps. Bends are clipped averages of what the factor leaves over; a point
-    that was never seen follows its neighbours, by half a point further away. A measured curve counts as `TRUST`
-    observations of every point, an assumed one as a single one.
+    follows what is seen at others as well, half as much for each point in between, and less the more there was to see.
+    A measured curve counts as `TRUST` observations of every point; they fade to `OLD` where nothing new is observed.
     Cost: about 20 us to observe, 15 us to ask. Used from one thread.
     """
 
-    TRUST = 40.0
+    TRUST, OLD = 40.0, 4.0
+    FADES = 1000.0  # observations
+    KNOWN = 2.5  # observations from which a point is no longer unknown
     SLOWEST = 0.02  # an observation never counts less than this against all before it
     CLIP = 0.25  # of a logarithm: what one observation can say about a well-known point
     NEAR = 0.5  # how far an observation counts for the next point of the grid
@@ -143,9 +156,10 @@ class OnlineCosts:
         self._recent: deque[float] = deque(maxlen=9)
         self._factor = 0.0  # logarithm
         self._bends = np.zeros_like(curve.seconds_at)  # logarithms
-        self._seen = np.full_like(curve.seconds_at, self.TRUST if is_measured else 1.0)
+        self._seen = np.full_like(curve.seconds_at, self.TRUST if is_measured else 0.0)  # observations of the point
+        self._heard = self._seen + 1  # those of all others, by how near they are
         self._spread_rows, self._spread_widths = _spread(len(curve.batches)), _spread(len(curve.widths))
-        self._interpolation: dict[int, Float64] = {}  # number of widths -> float64 [n, points]
+        self._weights: dict[int, Float64] = {}  # n widths -> float64 [n, the grid's widths]
         self._factors = np.exp(self._bends)
         self._n_outside = 0
 
@@ -161,50 +175,75 @@ class OnlineCosts:
 
     def by_width(self, rows: int, n_widths: int, context: int) -> Float64:
         """Seconds of a forward of `rows` rows at the widths 1 .. n_widths, float64 [n_widths], never falling."""
-        b = _place(self._curve.batches, rows)
-        grid = self._grid(context)
-        of_rows = grid[b.lower] * (1 - b.weight) + grid[b.lower + 1] * b.weight
-        seconds: Float64 = self._interpolate(n_widths) @ of_rows
+        weights = self._weights.get(n_widths)
+        if weights is None:
+            each = [_width_weights(self._curve.widths, width) for width in range(1, n_widths + 1)]
+            weights = self._weights[n_widths] = np.stack(each)
+        seconds: Float64 = weights @ _of_rows(self._curve.batches, self._grid(context), rows)
         return seconds
 
     def seconds(self, rows: int, width: int, context: int) -> float:
         """Seconds of one forward."""
-        return _between(self._curve, self._grid(context), rows, width)
+        of_rows = _of_rows(self._curve.batches, self._grid(context), rows)
+        return float(_width_weights(self._curve.widths, width) @ of_rows)
 
-    def observe(self, rows: int, width: int, context: int, seconds: float) -> None:
-        """A forward took so long. Beyond the grid's last point it is counted and teaches nothing."""
+    def unknown_widths(self, rows: int) -> list[int]:
+        """Widths of the grid of which less is known than a few observations tell; none on a measured curve."""
+        seen = self._seen[_nearest(_place(self._curve.batches, rows))]
+        return [width for width, n in zip(self._curve.widths, seen.tolist(), strict=True) if n < self.KNOWN]
+
+    def observe(self, rows: int, width: int, context: int, seconds: float) -> float:
+        """A forward took so long; returns how far off that is, as a logarithm of times what was expected.
+
+        Beyond the grid's last point it is counted, teaches nothing and is no surprise.
+        """
         assert seconds >= 0, "time runs forward"
         if rows > self._curve.batches[-1] or width > self._curve.widths[-1]:
             self._n_outside += 1
-            return
-        ratio = math.log(max(seconds, 1e-9) / self.seconds(rows, width, context)) + self._factor
+            return 0.0
+        b, t = _place(self._curve.batches, rows), _place(self._curve.widths, width)
+        ratio = math.log(max(seconds, 1e-9) / self._without_factor(b, t, context))
+        # by the factor before this one, which has not followed this observation yet
+        left = ratio - self._factor if self._recent else 0.0
+        self._bend(b, t, left)
         self._recent.append(ratio)
         self._factor = sorted(self._recent)[len(self._recent) // 2]
-        self._bend(rows, width, ratio - self._factor)
+        return left
 
-    def _bend(self, rows: int, width: int, left: float) -> None:
-        """Move the points around (rows, width) by what the factor left over; less the better they are known."""
-        b, t = _place(self._curve.batches, rows), _place(self._curve.widths, width)
+    def _without_factor(self, b: _Place, t: _Place, context: int) -> float:
+        """Seconds at a place by the curve and its bends alone."""
+        rows, columns = slice(b.lower, b.lower + 2), slice(t.lower, t.lower + 2)
+        corners = self._curve.per_token[rows, columns] * max(context - self._curve.context, 0)
+        corners = (corners + self._curve.seconds_at[rows, columns]) * self._factors[rows, columns]
+        (near, wide), (more, both) = corners.tolist()
+        few = near * (1 - t.weight) + wide * t.weight
+        return float(few * (1 - b.weight) + (more * (1 - t.weight) + both * t.weight) * b.weight)
+
+    def _bend(self, b: _Place, t: _Place, left: float) -> None:
+        """Move the points around a place by what the factor left over; less the better they are known."""
         near = np.outer(_mix(self._spread_rows, b), _mix(self._spread_widths, t))
-        known = float(self._seen[b.lower + (b.weight > 0.5), t.lower + (t.weight > 0.5)])
-        clip = self.CLIP + 1 / known  # little is known of this point: an outlier is likelier to be the truth
-        self._bends += near * np.maximum(1 / self._seen, self.SLOWEST) * min(max(left, -clip), clip)
-        self._seen += near
+        here = np.zeros_like(near)
+        here[b.lower : b.lower + 2, t.lower : t.lower + 2] = np.outer(
+            (1 - b.weight, b.weight), (1 - t.weight, t.weight)
+        )
+        # little is known of this point: an outlier is likelier to be the truth
+        clip = self.CLIP + 2 / (1 + float(self._seen[_nearest(b), _nearest(t)]))
+        share = near / self._heard + here * np.maximum(1 / (1 + self._seen), self.SLOWEST)
+        self._bends += np.minimum(share, 1) * min(max(left, -clip), clip)
+        self._seen = self._fade(self._seen) + here
+        self._heard = self._fade(self._heard) + near
         self._factors = np.exp(self._bends)
+
+    def _fade(self, counts: Float64) -> Float64:
+        faded: Float64 = np.maximum(counts * (1 - 1 / self.FADES), np.minimum(counts, self.OLD))
+        return faded
 
     def _grid(self, context: int) -> Float64:
         return monotone(self._curve.grid(context) * self._factors * math.exp(self._factor))
 
-    def _interpolate(self, n_widths: int) -> Float64:
-        matrix = self._interpolation.get(n_widths)
-        if matrix is None:
-            matrix = np.zeros((n_widths, len(self._curve.widths)))
-            for i in range(n_widths):
-                t = _place(self._curve.widths, i + 1)
-                matrix[i, t.lower] += 1 - t.weight
-                matrix[i, t.lower + 1] += t.weight
-            self._interpolation[n_widths] = matrix
-        return matrix
+
+def _nearest(place: _Place) -> int:
+    return place.lower + (place.weight > 0.5)
 
 
 def _spread(n_points: int) -> Float64:

@@ -24,6 +24,7 @@ import numpy as np
 
 from sssd import tree, verify
 from sssd.errors import EngineError, OutOfMemory
+from sssd.runtime.budget import Budget, FixedBudget
 from sssd.runtime.request import Request
 from sssd.runtime.scheduler import Scheduler
 from sssd.types import DraftTree, StepOutput, StepPlan, empty_tree
@@ -59,6 +60,7 @@ class Loop:
     scheduler: Scheduler
     min_width: int  # no forward is narrower
     branch_noise: float | None = 0.0  # EngineSpec's, or 0 where bits may differ; None makes every tree a chain
+    budget: Budget = field(default_factory=FixedBudget)
     times: PhaseTimes = field(default_factory=PhaseTimes)
     n_engine_failures: int = 0
     n_drafter_failures: int = 0
@@ -82,15 +84,16 @@ class Loop:
         outputs = self.scheduler.expire()
         self._end(outputs)
         if len(self.scheduler):
+            began = perf_counter_ns()
             plan = self.scheduler.plan()
             try:
-                outputs += self._run(plan)
+                outputs += self._run(plan, began)
             except EngineError as e:
                 outputs += self._failed(plan, e)
         return outputs
 
-    def _run(self, plan: StepPlan) -> list[StepOutput]:
-        clock = [perf_counter_ns()]
+    def _run(self, plan: StepPlan, began: int) -> list[StepOutput]:
+        clock = [began]
 
         def lap() -> None:
             clock.append(perf_counter_ns())
@@ -98,7 +101,7 @@ class Loop:
         for move in plan.moves:
             self.engine.copy_prefix(move.src, move.dst, move.n)
         lap()
-        trees = self._propose(plan)
+        trees = self.budget.trim(plan, self._propose(plan))
         lap()
         batch = tree.pack(plan, trees, min_width=self.min_width, score_branches=bool(self.branch_noise))
         lap()
@@ -112,6 +115,9 @@ class Loop:
         self._tell_drafter(plan, trees, outputs)
         lap()
         self._count(clock)
+        forward = clock[4] - clock[3]
+        own = clock[-1] - clock[0] - forward
+        self.budget.observe(batch, verdicts, forward_seconds=forward / 1e9, own_seconds=own / 1e9)
         return outputs
 
     def _propose(self, plan: StepPlan) -> list[DraftTree]:

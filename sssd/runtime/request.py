@@ -30,6 +30,7 @@ class Request:
     params: SamplingParams
     seed: int
     stop_ids: frozenset[int]
+    needs_scores: bool  # its choices or logprobs read more than the argmax
     options: DraftOptions
     max_draft_tokens: int
     tokens: Int32  # int32 [capacity]
@@ -66,7 +67,7 @@ class Request:
             budget=min(self.max_draft_tokens, self.room - 1, chunk - len(forced)) if samples else 0,
             samples=samples,
             choose=self._chooser(),
-            needs_scores=samples and needs_scores(self.params),
+            needs_scores=samples and self.needs_scores,
             n_logprobs=self.params.logprobs,
             stop_ids=self.stop_ids,
             room=self.room,
@@ -132,6 +133,7 @@ def make_request(
         params,
         seed,
         stop_ids,
+        needs_scores(params),
         options,
         max_draft_tokens,
         tokens,
