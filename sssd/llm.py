@@ -68,10 +68,12 @@ def load(
     tokenizer = Tokenizer(opened)
     source = _drafter(drafter, None if datastore is None else Path(datastore), tokenizer)
     engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
-    return LLM(engine, source, tokenizer, config, costs=_costs(opened, n_slots, device, threads))
+    return LLM(
+        engine, source, tokenizer, config, costs=engine_costs(opened, n_slots=n_slots, device=device, threads=threads)
+    )
 
 
-def _costs(bundle: Bundle, n_slots: int, device: str, threads: int) -> OnlineCosts:
+def engine_costs(bundle: Bundle, *, n_slots: int, device: str, threads: int) -> OnlineCosts:
     """What forwards cost: as calibrated on this machine, or to be learned while serving."""
     found = load_calibration(bundle, fingerprint(bundle, device=device, threads=threads))
     if found.curve is not None:

@@ -21,6 +21,7 @@ from sssd.bench.workload import choose, read_questions
 from sssd.config import LoopConfig, SamplingParams
 from sssd.drafting.base import Drafter
 from sssd.errors import RequestError, SssdError
+from sssd.llm import engine_costs
 from sssd.spec import open_bundle
 from sssd.text import Tokenizer
 
@@ -83,7 +84,8 @@ def benchmark(options: BenchOptions, *, progress: Progress) -> Report:
 
     engine = OrtEngine(bundle, n_slots=max(config.batches), device=options.device, threads=options.threads)
     try:
-        measured = measure(config, workload, engine, tokenizer, drafter, progress=progress, clock=Clock())
+        costs = engine_costs(bundle, n_slots=max(config.batches), device=options.device, threads=options.threads)
+        measured = measure(config, workload, engine, tokenizer, drafter, costs=costs, progress=progress, clock=Clock())
     finally:
         engine.close()
     records = summarize(measured)

@@ -17,6 +17,7 @@ from sssd.drafting.confidence import ReliabilityBin
 from sssd.engines.base import Engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
+from sssd.runtime.costs import OnlineCosts
 from sssd.spec import EngineSpec
 from sssd.text import Tokenizer
 from sssd.types import EngineOutput, Int32, VerifyBatch
@@ -141,6 +142,7 @@ def open_lane(
     max_waiting: int,
     max_draft_tokens: int,
     fixed_width: int | None,
+    costs: OnlineCosts | None = None,
 ) -> Lane:
     """A fresh loop for a mode. Raises SssdError for an option out of range.
 
@@ -154,4 +156,4 @@ def open_lane(
         fixed_width=fixed_width,
         fastest=mode == FASTEST_BASELINE,
     )
-    return Lane(mode, drafter, LLM(engine, drafter, tokenizer, config))
+    return Lane(mode, drafter, LLM(engine, drafter, tokenizer, config, costs=costs))

@@ -19,6 +19,7 @@ from sssd.config import LoopConfig, SamplingParams
 from sssd.drafting.base import NullDrafter
 from sssd.engines.base import Engine
 from sssd.errors import SssdError
+from sssd.runtime.costs import OnlineCosts
 from sssd.text import Tokenizer
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
@@ -100,11 +101,13 @@ def measure(
     tokenizer: Tokenizer,
     drafters: DrafterMaker,
     *,
+    costs: OnlineCosts | None = None,
     progress: Progress,
     clock: Clock,
 ) -> Measurements:
     """Run everything, after one answer that warms the machine up and is not counted.
 
+    `costs` decide what of the drafts is verified, in every mode alike; without them all of it is.
     The engine has a slot for each row of the largest batch. Raises EngineError, RequestError, or what a drafter's
     making raises.
     """
@@ -116,7 +119,7 @@ def measure(
     runs: list[RunSample] = []
     beliefs: list[Belief] = []
     for group in planned:
-        with _lanes(config, group, watched, tokenizer, drafters) as lanes:
+        with _lanes(config, group, watched, tokenizer, drafters, costs) as lanes:
             for turn in turns(config.modes, n_units=len(group.units), repeat=config.repeat):
                 progress("measuring", len(runs), in_all)
                 place = Place(group.task, group.batch, group.rate, turn.repeat, turn.unit)
@@ -136,7 +139,12 @@ def measure(
 
 @contextmanager
 def _lanes(
-    config: BenchConfig, group: Group, engine: WatchedEngine, tokenizer: Tokenizer, drafters: DrafterMaker
+    config: BenchConfig,
+    group: Group,
+    engine: WatchedEngine,
+    tokenizer: Tokenizer,
+    drafters: DrafterMaker,
+    costs: OnlineCosts | None,
 ) -> Iterator[dict[str, Lane]]:
     """A new lane a mode, so that nothing learned in one group helps in another."""
     lanes: dict[str, Lane] = {}
@@ -151,6 +159,7 @@ def _lanes(
                 max_waiting=max(len(arrivals) for arrivals in group.units),
                 max_draft_tokens=config.max_draft_tokens,
                 fixed_width=config.fixed_width,
+                costs=costs,
             )
         yield lanes
     finally:

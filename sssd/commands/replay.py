@@ -97,9 +97,8 @@ def replay(
 
 
 def _table(records: list[ReplayRecord]) -> None:
-    click.echo(
-        f"{'set':28}{'drafter':12}{'budget':>7}{'tokens/step':>13}{'propose us':>14}{'accept us':>11}  accepted of drafted"
-    )
+    head = f"{'set':28}{'drafter':12}{'budget':>7}{'tokens/step':>13}{'propose us':>14}{'accept us':>11}"
+    click.echo(f"{head}  accepted of drafted")
     for r in records:
         times = f"{r.propose_us_p50:.1f} / {r.propose_us_p99:.0f}"
         by_source = ", ".join(
@@ -107,6 +106,5 @@ def _table(records: list[ReplayRecord]) -> None:
             for source, drafted, accepted in zip(Source, r.drafted, r.accepted, strict=True)
             if drafted
         )
-        click.echo(
-            f"{r.set:28}{r.drafter:12}{r.budget:7}{r.tokens_per_step:13.3f}{times:>14}{r.accept_us_p50:11.1f}  {by_source}"
-        )
+        figures = f"{r.budget:7}{r.tokens_per_step:13.3f}{times:>14}{r.accept_us_p50:11.1f}"
+        click.echo(f"{r.set:28}{r.drafter:12}{figures}  {by_source}")
