@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from sssd.answer import Completion
     from sssd.config import SamplingParams
     from sssd.export import export_model
-    from sssd.llm import LLM, load
+    from sssd.llm import LLM
+    from sssd.loading import load
     from sssd.text import Message
 
 __version__ = "0.1.0"
@@ -56,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
     homes = {
         "LLM": "sssd.llm",
-        "load": "sssd.llm",
+        "load": "sssd.loading",
         "Completion": "sssd.answer",
         "SamplingParams": "sssd.config",
         "Message": "sssd.text",

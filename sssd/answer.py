@@ -18,6 +18,7 @@ from sssd.types import FinishReason, Source, StepOutput, TokenLogprob
 class Stats:
     """What one request took. Tokens are those delivered, not those computed."""
 
+    request_id: int  # what a live datastore remembers it by
     prompt_tokens: int
     cached_tokens: int  # of them, copied from another slot instead of computed
     tokens: int
@@ -122,6 +123,7 @@ class Answer:
         now = perf_counter()
         first = now if self._first is None else self._first
         stats = Stats(
+            request_id=self._request.id,
             prompt_tokens=self._request.prompt_len,
             cached_tokens=self._request.n_reused,
             tokens=len(self._token_ids),

@@ -1,13 +1,11 @@
-"""The composition root and the Python API: a bundle, an engine, a drafter and a loop become `LLM`.
+"""The Python API: prompts in, completions out. Owns the loop that they run in and the answers that grow.
 
 Knows the parts' public doors only; a step is the loop's business, a token the target's.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -15,79 +13,18 @@ import numpy as np
 from sssd.answer import Answer, Completion, Piece
 from sssd.config import LoopConfig, SamplingParams
 from sssd.drafting.base import Drafter
-from sssd.drafting.choose import DrafterName, make_drafter
 from sssd.engines.base import Engine
-from sssd.errors import EngineError, RequestError, SssdError
+from sssd.errors import EngineError, RequestError
 from sssd.runtime.budget import Budget, BudgetStats, FixedBudget, MeasuredBudget
-from sssd.runtime.calibration import fingerprint, load_calibration
-from sssd.runtime.costs import OnlineCosts, assumed
+from sssd.runtime.costs import OnlineCosts
 from sssd.runtime.loop import Loop, PhaseTimes
 from sssd.runtime.request import Request, make_request
 from sssd.runtime.scheduler import Scheduler
-from sssd.spec import Bundle, EngineSpec, open_bundle
+from sssd.spec import EngineSpec
 from sssd.text import Message, OutputText, Tokenizer
 from sssd.types import DraftOptions, Int32
 
-_log = logging.getLogger("sssd")
 Prompt = str | Int32  # text, or int32 [n] token ids
-
-
-def load(
-    bundle: str | Path,
-    *,
-    drafter: DrafterName | Drafter | None = "maxgram",
-    datastore: str | Path | None = None,
-    device: str = "cpu",
-    threads: int = 0,
-    n_slots: int = LoopConfig.n_slots,
-    n_warm: int = LoopConfig.n_warm,
-    max_waiting: int = LoopConfig.max_waiting,
-    chunk: int = LoopConfig.chunk,
-    max_draft_tokens: int = LoopConfig.max_draft_tokens,
-    fixed_width: int | None = None,
-    fastest: bool = False,
-) -> LLM:
-    """Open a bundle (the directory, or a file inside it) and start its engine.
-
-    `drafter` is a name, an object with the Drafter protocol, or None for plain decoding; `datastore` is a file that
-    "retrieval" drafts from too. Options are LoopConfig's. Raises BundleError, EngineError, MissingExtra, DatastoreError
-    or SssdError for an option out of range.
-    """
-    from sssd.engines.ort import OrtEngine
-
-    config = LoopConfig(
-        n_slots=n_slots,
-        n_warm=n_warm,
-        max_waiting=max_waiting,
-        chunk=chunk,
-        max_draft_tokens=max_draft_tokens,
-        fixed_width=fixed_width,
-        fastest=fastest,
-    )
-    opened = open_bundle(bundle)
-    tokenizer = Tokenizer(opened)
-    source = _drafter(drafter, None if datastore is None else Path(datastore), tokenizer)
-    engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
-    return LLM(
-        engine, source, tokenizer, config, costs=engine_costs(opened, n_slots=n_slots, device=device, threads=threads)
-    )
-
-
-def engine_costs(bundle: Bundle, *, n_slots: int, device: str, threads: int) -> OnlineCosts:
-    """What forwards cost: as calibrated on this machine, or to be learned while serving."""
-    found = load_calibration(bundle, fingerprint(bundle, device=device, threads=threads))
-    if found.curve is not None:
-        return OnlineCosts(found.curve, is_measured=True)
-    _log.info("%s; costs are learned while serving", found.reason)
-    return OnlineCosts(assumed(n_slots), is_measured=False)
-
-
-def _drafter(given: DrafterName | Drafter | None, datastore: Path | None, tokenizer: Tokenizer) -> Drafter:
-    if given is None or isinstance(given, str):
-        return make_drafter(given or "none", datastore=datastore, tokenizer=tokenizer.fingerprint())
-    if datastore is not None:
-        raise SssdError("a datastore goes with the drafter named retrieval; attach it to your own drafter yourself")
-    return given
 
 
 class LLM:
@@ -101,6 +38,7 @@ class LLM:
         config: LoopConfig,
         *,
         costs: OnlineCosts | None = None,
+        first_request_id: int = 0,
     ) -> None:
         """`costs` decide how much of the drafts is verified in a step; without them, all of them are."""
         chunk = config.chunk if config.fixed_width is None else config.fixed_width
@@ -121,7 +59,7 @@ class LLM:
             budget=budget,
         )
         self._answers: dict[int, Answer] = {}
-        self._next_id = 0
+        self._next_id = first_request_id
         self._closed = False
 
     @property

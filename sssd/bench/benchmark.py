@@ -21,7 +21,7 @@ from sssd.bench.workload import choose, read_questions
 from sssd.config import LoopConfig, SamplingParams
 from sssd.drafting.base import Drafter
 from sssd.errors import RequestError, SssdError
-from sssd.llm import engine_costs
+from sssd.loading import engine_costs
 from sssd.spec import open_bundle
 from sssd.text import Tokenizer
 

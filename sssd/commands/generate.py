@@ -13,7 +13,8 @@ from sssd.commands import show
 from sssd.config import LoopConfig, SamplingParams
 from sssd.drafting.choose import DrafterName
 from sssd.errors import EngineError, RequestError
-from sssd.llm import LLM, load
+from sssd.llm import LLM
+from sssd.loading import load
 from sssd.text import Message
 
 
@@ -31,6 +32,7 @@ from sssd.text import Message
     help="Source of drafts.",
 )
 @click.option("--datastore", type=click.Path(path_type=Path), help="File that --drafter retrieval drafts from too.")
+@click.option("--live", type=click.Path(path_type=Path), help="File in which --drafter retrieval remembers answers.")
 @click.option(
     "--max-draft-tokens", type=int, default=LoopConfig.max_draft_tokens, show_default=True, help="Most drafts a step."
 )
@@ -65,6 +67,7 @@ def generate(
     no_spec: bool,
     drafter: DrafterName,
     datastore: Path | None,
+    live: Path | None,
     max_draft_tokens: int,
     max_tokens: int,
     min_tokens: int,
@@ -104,13 +107,14 @@ def generate(
     )
     if system is not None and not chat:
         raise click.UsageError("--system needs --chat: a plain prompt has no system message")
-    if no_spec and datastore is not None:
-        raise click.UsageError("--datastore needs speculation: leave --no-spec out")
+    if no_spec and (datastore or live):
+        raise click.UsageError("--datastore and --live need speculation: leave --no-spec out")
     text = _prompt(prompt)
     with load(
         engine,
         drafter="none" if no_spec else drafter,
         datastore=datastore,
+        live=live,
         threads=threads,
         n_slots=1,
         n_warm=0,

@@ -11,9 +11,18 @@ from sssd.errors import SssdError
 DrafterName = Literal["retrieval", "maxgram", "prompt-lookup", "none"]
 
 
-def make_drafter(name: str, *, datastore: Path | None = None, tokenizer: str = "") -> Drafter:
-    """A new drafter. `datastore` is a file that retrieval drafts from too; `tokenizer` is the fingerprint it must have.
+def make_drafter(
+    name: str,
+    *,
+    datastore: Path | None = None,
+    live: Path | None = None,
+    tokenizer: str = "",
+    vocab_size: int = 0,
+) -> Drafter:
+    """A new drafter.
 
+    `datastore` is a file that retrieval drafts from too, `live` one in which it remembers finished requests;
+    `tokenizer` is the fingerprint they must have, `vocab_size` what ids are below.
     Raises SssdError for an unknown name or a datastore where it is of no use, DatastoreError or SpecMismatch for one
     that cannot be used.
     """
@@ -22,20 +31,22 @@ def make_drafter(name: str, *, datastore: Path | None = None, tokenizer: str = "
     if name not in get_args(DrafterName):
         raise SssdError(f"drafter is {name!r}: allowed are {', '.join(get_args(DrafterName))}")
     if name == "retrieval":
-        return _retrieval(datastore, tokenizer)
-    if datastore is not None:
+        return _retrieval(datastore, live, tokenizer, vocab_size)
+    if datastore is not None or live is not None:
         raise SssdError(f"drafter {name} cannot draft from a datastore: use retrieval, or leave the datastore out")
     if name == "none":
         return NullDrafter()
     return MaxGram() if name == "maxgram" else PromptLookup()
 
 
-def _retrieval(datastore: Path | None, tokenizer: str) -> Drafter:
+def _retrieval(datastore: Path | None, live: Path | None, tokenizer: str, vocab_size: int) -> Drafter:
     from sssd.drafting.datastore import Datastore
+    from sssd.drafting.remembering import Remembering
     from sssd.drafting.retrieval import Retrieval
 
-    drafter = Retrieval()
-    if datastore is not None:
-        with Datastore(datastore, tokenizer=tokenizer) as store:  # what is attached stays mapped
-            drafter.attach(store)
+    if datastore is None:
+        return Retrieval() if live is None else Remembering(live, tokenizer=tokenizer, vocab_size=vocab_size)
+    with Datastore(datastore, tokenizer=tokenizer) as store:  # what is attached stays mapped
+        drafter = Retrieval() if live is None else Remembering(live, tokenizer=tokenizer, vocab_size=vocab_size)
+        drafter.attach(store)
     return drafter

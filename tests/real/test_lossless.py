@@ -11,7 +11,7 @@ from sssd.answer import Completion
 from sssd.config import SamplingParams
 from sssd.drafting.base import Drafter
 from sssd.drafting.simple import MaxGram
-from sssd.llm import load
+from sssd.loading import load
 from sssd.spec import WeightType, open_bundle
 from tests.helpers.data import spec_bench
 from tests.helpers.noisy import NoisyMaxGram

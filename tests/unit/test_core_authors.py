@@ -23,9 +23,7 @@ def test_a_branching_query_gives_both_continuations() -> None:
     assert sorted(paths(_from_datastore(1, 2))) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("query", "chain"), [((5, 6), [7, 8]), ((9, 10), [11, 12, 13]), ((11,), [12, 13, 14])]
-)
+@pytest.mark.parametrize(("query", "chain"), [((5, 6), [7, 8]), ((9, 10), [11, 12, 13]), ((11,), [12, 13, 14])])
 def test_a_query_with_one_continuation_gives_a_chain(query: tuple[int, ...], chain: list[int]) -> None:
     tree = _from_datastore(*query)
     assert tree.tokens.tolist() == chain

@@ -30,11 +30,12 @@ ALLOWED = {
     "answer": PURE | {"runtime", "text"},
     "llm": PURE | {"drafting", "engines", "runtime", "text", "answer"},
     # parity runs a graph through the engines; nothing else of export knows them
+    "loading": PURE | {"drafting", "engines", "runtime", "text", "llm"},
     "export": PURE | {"export", "engines", "text"},
-    "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "llm", "bench"},
+    "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "llm", "loading", "bench"},
     "commands": None,  # everything
     "cli": None,
-    "__init__": PURE | {"answer", "llm", "text", "export"},
+    "__init__": PURE | {"answer", "llm", "loading", "text", "export"},
 }
 HEAVY = {"torch", "onnx", "onnxruntime", "tensorrt", "transformers", "tokenizers", "gguf", "pydivsufsort"}
 

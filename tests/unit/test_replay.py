@@ -40,9 +40,7 @@ def test_steps_and_nodes_are_counted_by_hand() -> None:
 
 
 def test_the_accepted_path_is_the_longest_that_the_answer_follows() -> None:
-    tree = DraftTree(
-        tokens(1, 2, 5, 3), tokens(-1, 0, -1, 1), np.zeros(4, np.float32), np.zeros(4, np.uint8)
-    )
+    tree = DraftTree(tokens(1, 2, 5, 3), tokens(-1, 0, -1, 1), np.zeros(4, np.float32), np.zeros(4, np.uint8))
     assert accepted_path(tree, [1, 2, 3, 4], 0) == [0, 1, 3]
     assert accepted_path(tree, [9, 5], 1) == [2]
     assert accepted_path(tree, [9], 0) == []
@@ -66,8 +64,12 @@ def test_a_token_set_is_replayed_with_its_own_documents_and_live(tmp_path: Path)
     offsets = np.array([0, 2, 4])
     np.savez(
         path,
-        P=tokens(1, 2, 1, 2), po=offsets, A=tokens(3, 4, 5, 6, 3, 4, 5, 6), ao=2 * offsets,
-        S=tokens(0, 2, 3, 4, 0, 9), so=np.array([0, 4, 6]),
+        P=tokens(1, 2, 1, 2),
+        po=offsets,
+        A=tokens(3, 4, 5, 6, 3, 4, 5, 6),
+        ao=2 * offsets,
+        S=tokens(0, 2, 3, 4, 0, 9),
+        so=np.array([0, 4, 6]),
     )
     files = [path]
     alone = replay_files(files, budgets=[3])[0]
@@ -79,8 +81,18 @@ def test_a_token_set_is_replayed_with_its_own_documents_and_live(tmp_path: Path)
     assert stored.accepted[Source.DATASTORE] > 0
     assert live.accepted[Source.LIVE] > 0
     assert (alone.datastore, stored.datastore) == (None, "own")
-    keys = {"set", "drafter", "budget", "datastore", "tokens_per_step", "propose_us_p50", "propose_us_p99",
-            "accept_us_p50", "drafted", "accepted"}
+    keys = {
+        "set",
+        "drafter",
+        "budget",
+        "datastore",
+        "tokens_per_step",
+        "propose_us_p50",
+        "propose_us_p99",
+        "accept_us_p50",
+        "drafted",
+        "accepted",
+    }
     told = stored.to_json()
     assert keys <= set(told)
     assert told["accepted"]["datastore"] == stored.accepted[Source.DATASTORE]

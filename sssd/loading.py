@@ -1,0 +1,102 @@
+"""The composition root: a bundle, an engine, a drafter and a budget become an `LLM`.
+
+The only file that picks parts by name. Knows nothing of steps and tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from sssd.config import LoopConfig
+from sssd.drafting.base import Drafter
+from sssd.drafting.choose import DrafterName, make_drafter
+from sssd.errors import SssdError
+from sssd.llm import LLM
+from sssd.runtime.calibration import fingerprint, load_calibration
+from sssd.runtime.costs import OnlineCosts, assumed
+from sssd.spec import Bundle, open_bundle
+from sssd.text import Tokenizer
+
+_log = logging.getLogger("sssd")
+
+
+def load(
+    bundle: str | Path,
+    *,
+    drafter: DrafterName | Drafter | None = "maxgram",
+    datastore: str | Path | None = None,
+    live: str | Path | None = None,
+    device: str = "cpu",
+    threads: int = 0,
+    n_slots: int = LoopConfig.n_slots,
+    n_warm: int = LoopConfig.n_warm,
+    max_waiting: int = LoopConfig.max_waiting,
+    chunk: int = LoopConfig.chunk,
+    max_draft_tokens: int = LoopConfig.max_draft_tokens,
+    fixed_width: int | None = None,
+    fastest: bool = False,
+) -> LLM:
+    """Open a bundle (the directory, or a file inside it) and start its engine.
+
+    `drafter` is a name, an object with the Drafter protocol, or None for plain decoding. "retrieval" drafts from the
+    file `datastore` too, and remembers finished requests in the file `live`. Options are LoopConfig's. Raises
+    BundleError, EngineError, MissingExtra, DatastoreError, or SssdError for an option out of range.
+    """
+    from sssd.engines.ort import OrtEngine
+
+    config = LoopConfig(
+        n_slots=n_slots,
+        n_warm=n_warm,
+        max_waiting=max_waiting,
+        chunk=chunk,
+        max_draft_tokens=max_draft_tokens,
+        fixed_width=fixed_width,
+        fastest=fastest,
+    )
+    opened = open_bundle(bundle)
+    tokenizer = Tokenizer(opened)
+    files = _Files(None if datastore is None else Path(datastore), None if live is None else Path(live))
+    source = _drafter(drafter, files, tokenizer, opened.spec.vocab_size)
+    engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
+    costs = engine_costs(opened, n_slots=n_slots, device=device, threads=threads)
+    return LLM(engine, source, tokenizer, config, costs=costs, first_request_id=_first_request_id(source, files))
+
+
+def _first_request_id(drafter: Drafter, files: _Files) -> int:
+    """Ids go on behind those that the live file knows, so that erasing by id means one request."""
+    if files.live is None:
+        return 0
+    from sssd.drafting.remembering import Remembering
+
+    assert isinstance(drafter, Remembering)
+    return drafter.first_request_id
+
+
+def engine_costs(bundle: Bundle, *, n_slots: int, device: str, threads: int) -> OnlineCosts:
+    """What forwards cost: as calibrated on this machine, or to be learned while serving."""
+    found = load_calibration(bundle, fingerprint(bundle, device=device, threads=threads))
+    if found.curve is not None:
+        return OnlineCosts(found.curve, is_measured=True)
+    _log.info("%s; costs are learned while serving", found.reason)
+    return OnlineCosts(assumed(n_slots), is_measured=False)
+
+
+class _Files(NamedTuple):
+    datastore: Path | None
+    live: Path | None
+
+
+def _drafter(given: DrafterName | Drafter | None, files: _Files, tokenizer: Tokenizer, vocab_size: int) -> Drafter:
+    if given is None or isinstance(given, str):
+        return make_drafter(
+            given or "none",
+            datastore=files.datastore,
+            live=files.live,
+            tokenizer=tokenizer.fingerprint(),
+            vocab_size=vocab_size,
+        )
+    if files != (None, None):
+        raise SssdError("a datastore goes with the drafter named retrieval; attach it to your own drafter yourself")
+    return given
