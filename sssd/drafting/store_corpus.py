@@ -2,8 +2,8 @@
 
 Knows nothing of tokenizers beyond a callable, nor of datastores.
 
-A JSONL line gives one document for its `text`, or one for each stored turn of its `messages`. A plain text file is
-one document. A document of more than MOST_CHARACTERS is cut at the last line break before that.
+A JSONL line gives one document for its `text`, one for each stored turn of its `messages`, or one for each `answer`. A
+plain text file is one document. A document of more than MOST_CHARACTERS is cut at the last line break before that.
 """
 
 from __future__ import annotations
@@ -109,7 +109,13 @@ def _texts_of(line: str, where: str, turns: Turns) -> list[str]:
             return [record["text"]]
         if isinstance(record.get("messages"), list):
             return [_content(m, where) for m in record["messages"] if turns == "all" or _role(m, where) == "assistant"]
-    raise DatastoreError(f"{where} has neither a text (string) nor messages (list): give one of them in each record")
+        answers = [record["answer"]] if isinstance(record.get("answer"), str) else record.get("answer")
+        if isinstance(answers, list) and all(isinstance(answer, str) for answer in answers):
+            asked = [record["prompt"]] if turns == "all" and isinstance(record.get("prompt"), str) else []
+            return [*asked, *answers]
+    raise DatastoreError(
+        f"{where} has no text (string), messages (list) or answer (string or list): give one of them in each record"
+    )
 
 
 def _role(message: Any, where: str) -> str:

@@ -72,9 +72,9 @@ def test_long_text_is_cut_at_the_last_line_break_before_the_bound(
     ("line", "problem"),
     [
         ("{", "is not JSON"),
-        ("[1]", "neither a text"),
-        ('{"prompt": "x"}', "neither a text"),
-        ('{"text": 3}', "neither a text"),
+        ("[1]", "has no text"),
+        ('{"prompt": "x"}', "has no text"),
+        ('{"text": 3}', "has no text"),
         ('{"messages": [{"content": "x"}]}', "without a role"),
         ('{"messages": ["x"]}', "without a role"),
         ('{"messages": [{"role": "assistant", "content": 3}]}', "content is no text"),
@@ -112,3 +112,10 @@ def test_tokenizing_in_batches_gives_what_one_call_gives(monkeypatch: pytest.Mon
     rows = [row.tolist() for row in tokenize(texts, encode)]
     assert rows == [[ord(c) for c in text] for text in texts]
     assert sizes == [3, 2, 1]
+
+
+def test_recorded_answers_are_documents_and_their_prompts_only_when_all_turns_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "q", "answer": ["b", "c"]}\n')
+    assert list(read_corpus([str(file)])) == ["a", "b", "c"]
+    assert list(read_corpus([str(file)], turns="all")) == ["p", "a", "q", "b", "c"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -192,28 +191,6 @@ def test_a_drafter_that_fails_costs_its_drafts_only(caplog: pytest.LogCaptureFix
     assert tokens_of(run(loop, [request(0, [1, 2], params)]))[0] == alone([1, 2], params)
     assert loop.n_drafter_failures == 5
     assert "the datastore is gone" in caplog.text
-
-
-def test_two_thousand_requests_leave_nothing_behind() -> None:
-    rng = np.random.default_rng(0)
-    loop = loop_of(GarbageTrees(0), n_slots=4, n_warm=4, max_waiting=3000)
-    sizes = []
-    tracemalloc.start()
-    for begin in range(0, 2000, 100):
-        for i in range(begin, begin + 100):
-            prompt = rng.integers(0, VOCAB, int(rng.integers(1, 30))).tolist()
-            loop.add(request(i, prompt, SamplingParams(max_tokens=int(rng.integers(1, 5)))))
-        victims = rng.choice(np.arange(begin, begin + 100), 20, replace=False).tolist()
-        while len(loop.scheduler):
-            loop.step()
-            if victims:
-                loop.cancel(victims.pop())
-        assert loop.scheduler.check() == []
-        assert loop.drafter.history == {}
-        sizes.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert (loop.scheduler.n_waiting, loop.scheduler.n_running) == (0, 0)
-    assert sizes[-1] < sizes[4] * 1.1 + 100_000, "memory grows"
 
 
 def test_common_prefix_counts_from_the_start() -> None:
