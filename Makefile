@@ -1,6 +1,7 @@
 # make demo    from nothing to two answers with their speeds
 # make test    everything that CI runs
 # make check   lint and types only
+# make sanitize   the native core's tests under AddressSanitizer and UBSan, in a virtual environment of their own
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +11,7 @@ PROMPT := Summarize in three sentences: The harbour of the old town was built in
 The harbour of the old town was enlarged in 1530 by order of the council, because the ships of the merchants had become larger. \
 The harbour of the old town is used by fishermen today.
 
-.PHONY: demo test check lint types clean
+.PHONY: demo test check lint types sanitize clean
 
 demo: $(VENV)/.demo-installed
 	@$(BIN)/python scripts/fetch_demo.py $(DEMO) > /dev/null
@@ -31,6 +32,14 @@ lint: $(VENV)/.dev-installed
 
 types: $(VENV)/.dev-installed
 	$(BIN)/mypy
+
+sanitize:
+	$(PYTHON) -m venv build/sanitize-venv
+	build/sanitize-venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -e '.[cpu,datastore,export]' pytest pytest-timeout hypothesis \
+	    -C build-dir=build/sanitize -C cmake.define.SSSD_SANITIZE=ON -C cmake.build-type=RelWithDebInfo
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 build/sanitize-venv/bin/python -m pytest tests/unit/test_core_*.py
 
 $(DEMO)/SmolLM2-135M-Instruct.Q4_1.gguf: $(VENV)/.dev-installed
 	$(BIN)/python scripts/fetch_demo.py $(DEMO)

@@ -73,7 +73,8 @@ class FoundText:
 def datastore() -> None:
     """Build and keep files of text that drafts are found in.
 
-    INPUTs are JSONL files (records with `text`, `messages` or `answer`), plain text files, directories of either, or - for stdin.
+    INPUTs are JSONL files (records with `text`, `messages` or `answer`), plain text files, directories of either, or -
+    for stdin.
     """
 
 
