@@ -27,7 +27,7 @@ class _Group(click.Group):
             ctx.exit(130)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self.commands[name].get_short_help_str(80)) for name in self.commands]
+        rows = [(name, self.commands[name].get_short_help_str(200)) for name in self.commands]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -25,7 +25,7 @@ _log = logging.getLogger("sssd")
 def load(
     bundle: str | Path,
     *,
-    drafter: DrafterName | Drafter | None = "maxgram",
+    drafter: DrafterName | Drafter | None = "retrieval",
     datastore: str | Path | None = None,
     live: str | Path | None = None,
     device: str = "cpu",

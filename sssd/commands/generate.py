@@ -27,7 +27,7 @@ from sssd.text import Message
 @click.option(
     "--drafter",
     type=click.Choice(get_args(DrafterName)),
-    default="maxgram",
+    default="retrieval",
     show_default=True,
     help="Source of drafts.",
 )
