@@ -123,9 +123,11 @@ class Loop:
     def _propose(self, plan: StepPlan) -> list[DraftTree]:
         try:
             trees = self.drafter.propose(plan.jobs())
-        except Exception:  # whatever it is, decoding goes on without drafts
+        except Exception as e:  # whatever it is, decoding goes on without drafts
             self.n_drafter_failures += 1
-            _log.exception("the drafter failed; this step decodes plainly")
+            n = self.n_drafter_failures
+            if n & (n - 1) == 0:  # the first, and then ever more rarely: a step is no reason for a page of log
+                _log.warning("the drafter failed (%d times by now); this step decodes plainly", n, exc_info=e)
             return [empty_tree() for _ in plan.rows]
         return trees if self.branch_noise is not None else [tree.first_path(t) for t in trees]
 
