@@ -49,7 +49,7 @@ std::shared_ptr<Segment> make_segment(Tokens tokens, Tokens suffixes, Array<cons
                                    std::move(owner));
 }
 
-// The caller's arrays for one propose, looked at once: a look costs more than a short draft.
+// The caller's arrays for many proposals, looked at once: a look costs more than a short draft.
 struct Batch {
   Ids ids;
   Array<const std::int32_t, 1> budgets;
@@ -69,12 +69,16 @@ struct Batch {
   }
 };
 
-void propose(Drafter& drafter, const Batch& batch, std::size_t n_rows) {
-  if (n_rows > batch.ids.shape(0)) throw std::invalid_argument("a batch has fewer rows than are to be drafted");
-  const TreeArrays out{batch.tokens.data(), batch.parents.data(), batch.scores.data(),
-                       batch.source.data(), batch.counts.data(),  batch.tokens.shape(1)};
+void propose(Drafter& drafter, const Batch& batch, std::size_t first, std::size_t n_rows) {
+  if (first > batch.ids.shape(0) || n_rows > batch.ids.shape(0) - first) {
+    throw std::invalid_argument("a batch has fewer rows than are to be drafted");
+  }
+  const std::size_t width = batch.tokens.shape(1);
+  const std::size_t skipped = first * width;
+  const TreeArrays out{batch.tokens.data() + skipped, batch.parents.data() + skipped, batch.scores.data() + skipped,
+                       batch.source.data() + skipped, batch.counts.data() + first,    width};
   const nb::gil_scoped_release released;
-  drafter.propose(view(batch.ids).first(n_rows), view(batch.budgets).first(n_rows), out);
+  drafter.propose(view(batch.ids).subspan(first, n_rows), view(batch.budgets).subspan(first, n_rows), out);
 }
 
 constexpr std::size_t kCurves = kSources + 1;  // the sources' and the paths'
@@ -170,7 +174,7 @@ NB_MODULE(_core, m) {
              self.begin(id, copy(prompt), view(namespaces), copy(prediction));
            },
            "request_id"_a, "prompt"_a, "namespaces"_a, "prediction"_a)
-      .def("propose", &propose, "batch"_a, "n_rows"_a)
+      .def("propose", &propose, "batch"_a, "first_row"_a, "n_rows"_a)
       .def("accept", [](Drafter& self, std::int64_t id, Tokens tokens) { self.accept(id, view(tokens)); },
            "request_id"_a, "tokens"_a)
       .def("end", &Drafter::end, "request_id"_a)

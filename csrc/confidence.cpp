@@ -10,12 +10,24 @@ constexpr double kPrior = 8;  // imagined trials that say a bin's chances are ri
 constexpr std::uint32_t kRefit = 64;
 
 // Upper ends of the bins; finer near 0 and 1, where paths multiply small errors.
-constexpr std::array<double, Curve::kBins> kEnds{0.01, 0.02, 0.04, 0.06, 0.09, 0.12, 0.16, 0.2,  0.25, 0.3,
-                                                0.4,  0.5,  0.6,  0.7,  0.8,  0.88, 0.94, 0.97, 0.99, 1.0};
+constexpr std::array<double, Curve::kBins> kEnds{0.01, 0.02, 0.04, 0.06, 0.09, 0.12, 0.16, 0.2,  0.25,
+                                                0.3,  0.35, 0.4,  0.45, 0.5,  0.55, 0.6,  0.65, 0.7,
+                                                0.75, 0.8,  0.84, 0.88, 0.91, 0.94, 0.97, 0.99, 1.0};
+
+// All ends are whole hundredths: a chance's bin is that of the hundredth below it, or the next one.
+constexpr auto kBinFrom = [] {
+  std::array<std::uint8_t, 101> bins{};
+  std::size_t bin = 0;
+  for (std::size_t i = 0; i < bins.size(); ++i) {
+    while (bin + 1 < kEnds.size() && kEnds[bin] < static_cast<double>(i) / 100) ++bin;
+    bins[i] = static_cast<std::uint8_t>(bin);
+  }
+  return bins;
+}();
 
 std::size_t bin_of(double chance) {
-  const auto at = std::lower_bound(kEnds.begin(), kEnds.end(), chance);
-  return std::min<std::size_t>(at - kEnds.begin(), Curve::kBins - 1);
+  const std::size_t bin = kBinFrom[std::min(static_cast<std::size_t>(chance * 100), kBinFrom.size() - 1)];
+  return bin + (bin + 1 < kEnds.size() && kEnds[bin] < chance ? 1 : 0);
 }
 
 double middle(std::size_t bin) { return (kEnds[bin] + (bin > 0 ? kEnds[bin - 1] : 0.0)) / 2; }
@@ -23,12 +35,6 @@ double middle(std::size_t bin) { return (kEnds[bin] + (bin > 0 ? kEnds[bin - 1] 
 }  // namespace
 
 Curve::Curve(double kept) : kept_(kept) { refit(); }
-
-double Curve::corrected(double chance) const {
-  const double at = chance * kCells;
-  const std::size_t i = std::min(static_cast<std::size_t>(at), kCells - 1);
-  return table_[i] + (table_[i + 1] - table_[i]) * (at - static_cast<double>(i));
-}
 
 void Curve::learn(double chance, bool right) {
   Bin& bin = bins_[bin_of(chance)];
@@ -41,13 +47,15 @@ void Curve::learn(double chance, bool right) {
 void Curve::refit() {
   Knots knots;
   fit(knots);
-  std::size_t k = 1;
-  for (std::size_t i = 0; i <= kCells; ++i) {
-    const double chance = static_cast<double>(i) / kCells;
-    while (k + 1 < knots.x.size() && knots.x[k] < chance) ++k;
-    const double width = knots.x[k] - knots.x[k - 1];
-    const double part = width > 0 ? std::clamp((chance - knots.x[k - 1]) / width, 0.0, 1.0) : 1.0;
-    table_[i] = knots.y[k - 1] + (knots.y[k] - knots.y[k - 1]) * part;
+  std::size_t i = 0;
+  for (std::size_t k = 1; k < knots.x.size(); ++k) {
+    const double from = knots.x[k - 1];
+    const double width = knots.x[k] - from;
+    const double rise = width > 0 ? (knots.y[k] - knots.y[k - 1]) / width : 0;
+    const auto last = static_cast<std::size_t>(knots.x[k] * kCells);
+    for (; i <= last; ++i) {
+      table_[i] = std::min(knots.y[k - 1] + rise * (static_cast<double>(i) / kCells - from), knots.y[k]);
+    }
   }
 }
 
@@ -111,10 +119,18 @@ void Curve::check(std::vector<std::string>& problems) const {
 
 void Curve::plant_fault() { bins_[0].hits = bins_[0].trials + 1; }
 
-void Leaning::learn(bool newest_right, bool oldest_right) {
+Leaning::Parts Leaning::parts() const {
+  const Parts squares{hits_.newest * hits_.newest, hits_.oldest * hits_.oldest, hits_.onward * hits_.onward};
+  const double all = squares.newest + squares.oldest + squares.onward;
+  return {squares.newest / all, squares.oldest / all, squares.onward / all};
+}
+
+void Leaning::learn(bool newest_right, bool oldest_right, bool onward_right) {
   constexpr double kKept = 0.98;  // remembers about the last fifty times they differed
-  newest_ = newest_ * kKept + (newest_right ? 1 : 0) + (1 - kKept);
-  oldest_ = oldest_ * kKept + (oldest_right ? 1 : 0) + (1 - kKept);
+  const auto learn_one = [](double& hits, bool right) { hits = hits * kKept + (right ? 1 : 0) + (1 - kKept); };
+  learn_one(hits_.newest, newest_right);
+  learn_one(hits_.oldest, oldest_right);
+  learn_one(hits_.onward, onward_right);
 }
 
 void Reliability::add(double score, bool accepted) {

@@ -1,6 +1,7 @@
 // How far a rule's probabilities can be believed: learned from verdicts, apart for every source.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,12 +22,16 @@ namespace sssd {
 // Memory: under 3 KB. Cost: `corrected` one table look-up, `learn` O(1), with a refit of O(cells) every kRefit calls.
 class Curve {
  public:
-  static constexpr std::size_t kBins = 20;
+  static constexpr std::size_t kBins = 27;
   static constexpr std::size_t kState = 3 * kBins;
 
   // A bin remembers about its last 1 / (1 - kept) trials.
   explicit Curve(double kept);
-  double corrected(double chance) const;
+  double corrected(double chance) const {
+    const double at = chance * kCells;
+    const std::size_t i = std::min(static_cast<std::size_t>(at), kCells - 1);
+    return table_[i] + (table_[i + 1] - table_[i]) * (at - static_cast<double>(i));
+  }
   void learn(double chance, bool right);
 
   // kState numbers: trials, hits and chances of each bin. `restore` takes what `state` gave.
@@ -55,18 +60,22 @@ class Curve {
   std::uint32_t learned_ = 0;
 };
 
-// Whether the newest or the oldest of the longest context matches is right more often where they differ: text that is
-// being written goes on as it did last, a document that is being copied as it did first. Begins on the newest's side.
-// Two numbers, decaying.
+// Which of the longest matches is right most often where they differ: text that is being written goes on as it did
+// last, a document that is being copied as it did first, or behind the place copied last. Begins on the newest's side.
+// Three numbers, decaying.
 class Leaning {
  public:
-  // The newest one's part, between 0 and 1: squares, so that the better one takes most of it.
-  double to_newest() const { return newest_ * newest_ / (newest_ * newest_ + oldest_ * oldest_); }
-  void learn(bool newest_right, bool oldest_right);
+  struct Parts {
+    double newest = 1;
+    double oldest = 0;
+    double onward = 0;
+  };
+  // They sum to 1: shares of squares, so that the best one takes most of it.
+  Parts parts() const;
+  void learn(bool newest_right, bool oldest_right, bool onward_right);
 
  private:
-  double newest_ = 4;
-  double oldest_ = 1;
+  Parts hits_{4, 1, 1};
 };
 
 // What one namespace has learned.
@@ -75,7 +84,7 @@ class Leaning {
 // together, so `paths` corrects their product once more: it is what is handed out. Rising, it changes no order.
 struct Learned {
   std::array<Curve, kSources> curves{Curve(0.999), Curve(0.999), Curve(0.999), Curve(0.999)};
-  Curve paths{0.9998};
+  Curve paths{0.998};
   Leaning leaning;
 
   double corrected(Source source, double chance) const {

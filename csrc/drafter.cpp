@@ -49,7 +49,7 @@ void Drafter::propose(std::span<const std::int64_t> ids, std::span<const std::in
 void Drafter::draft(Desk& desk, Request& request, std::size_t budget) const {
   std::vector<Node>& nodes = request.proposal();
   nodes.clear();
-  request.set_ends({});
+  request.set_guides({});
   if (budget == 0 || !request.ready()) return;
   const Sources sources = request.sources();
   const Learned* learned = options_.learn ? request.learned() : nullptr;
@@ -57,7 +57,7 @@ void Drafter::draft(Desk& desk, Request& request, std::size_t budget) const {
     desk.authors->draft(sources, learned, budget, nodes);
   } else {
     desk.mixture.draft(sources, learned, budget, nodes);
-    request.set_ends(desk.mixture.ends());
+    request.set_guides(desk.mixture.guides());
   }
   desk.layout.arrange(nodes);
   for (Node& node : nodes) node.score = learned != nullptr ? learned->paths.corrected(node.path) : node.path;

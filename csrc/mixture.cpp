@@ -56,9 +56,13 @@ void Mixture::gather(const Sources& sources) {
 }
 
 void Mixture::gather_stored(const Sources& sources, const Token* end, std::size_t longest) {
+  std::size_t asked = 0;  // the match length that `intervals_` and `occurrences` are of
+  std::size_t occurrences = 0;
   const auto total = [&](std::size_t n) {
+    if (n == asked) return occurrences;
+    asked = n;
+    occurrences = 0;
     intervals_.clear();
-    std::size_t occurrences = 0;
     for (const auto& store : sources.stores) {
       for (const auto& segment : *store) {
         intervals_.push_back(segment->find(end - n, n));
@@ -74,53 +78,71 @@ void Mixture::gather_stored(const Sources& sources, const Token* end, std::size_
   for (; k < kStoredOrders.size() && found < rules_.enough; ++k) {
     const std::size_t n = kStoredOrders[k];
     if (n > longest || total(n) == 0) continue;
-    found += sample(sources, end, n, cap);
+    pick(sources, occurrences);
+    found += sample(end, n, cap);
     cap = n;
   }
 }
 
-// Takes evenly strided occurrences of the last `n` tokens out of `intervals_`; those that match `cap` tokens were
-// taken by a longer length, unless `cap` is the rule's own bound.
-std::size_t Mixture::sample(const Sources& sources, const Token* end, std::size_t n, std::size_t cap) {
-  std::size_t total = 0;
-  for (const Interval& interval : intervals_) total += interval.size();
+// Evenly strided places out of the `total` in `intervals_`.
+void Mixture::pick(const Sources& sources, std::size_t total) {
   const std::size_t wanted = std::min(total, rules_.store_most);
-  std::size_t taken = 0;
-  std::size_t k = 0;       // next sample
-  std::size_t before = 0;  // occurrences in earlier intervals
+  picks_.clear();
+  std::size_t next = 0;    // place of the next pick
+  std::size_t before = 0;  // places in earlier intervals
   const Interval* interval = intervals_.data();
   for (const auto& store : sources.stores) {
     for (const auto& segment : *store) {
-      for (; k < wanted && k * total / wanted < before + interval->size(); ++k) {
-        Occurrence at;
-        const std::size_t i = interval->first + (k * total / wanted - before);
-        if (!segment->occurrence(i, end, n, cap, at)) continue;
-        if (at.match == cap && cap != rules_.max_match) continue;
-        branches_.pool().push_back(at);
-        ++taken;
+      while (picks_.size() < wanted && next < before + interval->size()) {
+        picks_.push_back({segment.get(), interval->first + (next - before)});
+        segment->fetch_suffix(picks_.back().suffix);
+        next = picks_.size() * total / wanted;
       }
       before += interval->size();
       ++interval;
     }
   }
+}
+
+// Adds the picked occurrences of the last `n` tokens; those that match `cap` tokens were taken by a longer length,
+// unless `cap` is the bound itself. Each is two cache misses in a large store: all are asked for before one is read.
+std::size_t Mixture::sample(const Token* end, std::size_t n, std::size_t cap) {
+  for (const Pick& pick : picks_) pick.segment->fetch_text(pick.suffix, n);
+  std::size_t taken = 0;
+  for (const Pick& pick : picks_) {
+    Occurrence at;
+    if (!pick.segment->occurrence(pick.suffix, end, n, cap, at)) continue;
+    if (at.match == cap && cap != rules_.max_match) continue;
+    branches_.pool().push_back(at);
+    ++taken;
+  }
   return taken;
 }
 
-// Weights of occurrences by kind and match length, and `ends_`, for the node that holds `stretch`.
+// Weights of occurrences by kind and match length, and `guides_`, for the node that holds `stretch`.
 void Mixture::weigh(Stretch stretch, std::uint32_t depth) {
   std::size_t longest = 0;
   std::size_t longest_own = 0;
-  ends_ = {};
+  guides_ = {};
   for (const Occurrence* at = branches_.begin(stretch); at != branches_.end(stretch); ++at) {
     if (!at->continues()) continue;
     const bool stored = is_stored(at->source);
     ++count_[stored ? kStored : kContext][at->match];
     longest = std::max<std::size_t>(longest, at->match);
     if (stored || at->match < longest_own) continue;
-    if (at->match > longest_own) ends_.newest = *at->next;
+    if (at->match > longest_own) {
+      guides_ = {};
+      guides_.newest = *at->next;
+    }
     longest_own = at->match;
-    ends_.oldest = *at->next;
+    guides_.oldest = *at->next;
+    // Newest first: the last one that is not before the cursor is the nearest behind it.
+    if (at->source == Source::context && (guides_.onward_at == nullptr || at->next >= cursor_ + depth)) {
+      guides_.onward = *at->next;
+      guides_.onward_at = at->next;
+    }
   }
+  if (guides_.onward_at == nullptr) guides_.onward = guides_.newest;
   double left = 1;  // mass not yet given to a longer match
   std::uint32_t voters[2] = {0, 0};
   std::size_t shortest = longest + 1;
@@ -141,10 +163,9 @@ void Mixture::weigh(Stretch stretch, std::uint32_t depth) {
   }
   // Shorter matches weigh nothing; counts are cleared for the next node.
   for (const Occurrence* at = branches_.begin(stretch); at != branches_.end(stretch); ++at) {
-    for (const Evidence kind : {kContext, kStored}) {
-      count_[kind][at->match] = 0;
-      if (at->match < shortest) weight_[kind][at->match] = 0;
-    }
+    const Evidence kind = is_stored(at->source) ? kStored : kContext;
+    count_[kind][at->match] = 0;
+    if (at->match < shortest) weight_[kind][at->match] = 0;
   }
 }
 
@@ -163,10 +184,11 @@ void Mixture::expand(Stretch stretch, const Place& place, const Learned* learned
         source = at->source;
       }
     }
-    if (ends_.newest >= 0) {
-      const double newest = rules_.longest_share * to_newest_;
-      chance = (1 - rules_.longest_share) * chance + (branch.token == ends_.newest ? newest : 0) +
-               (branch.token == ends_.oldest ? rules_.longest_share - newest : 0);
+    if (guides_.newest >= 0) {
+      const double backed = (branch.token == guides_.newest ? parts_.newest : 0) +
+                            (branch.token == guides_.oldest ? parts_.oldest : 0) +
+                            (branch.token == guides_.onward ? parts_.onward : 0);
+      chance = (1 - rules_.longest_share) * chance + rules_.longest_share * backed;
     }
     chance = std::min(chance, 1.0);
     const double believed = learned != nullptr ? learned->corrected(source, chance) : chance;
@@ -190,16 +212,17 @@ void Mixture::enter(const Candidate& candidate, std::size_t n_taken, std::size_t
 }
 
 void Mixture::draft(const Sources& sources, const Learned* learned, std::size_t budget, std::vector<Node>& out) {
-  root_ends_ = {};
+  root_guides_ = {};
   out.clear();
   branches_.clear();
   candidates_.clear();
   best_.clear();
   if (budget == 0 || sources.context.size() == 0) return;
-  to_newest_ = learned != nullptr ? learned->leaning.to_newest() : 1;
+  parts_ = learned != nullptr ? learned->leaning.parts() : Leaning::Parts{1, 0, 0};
+  cursor_ = sources.context.tokens() + sources.cursor;
   gather(sources);
   expand({0, static_cast<std::uint32_t>(branches_.pool().size())}, {kRoot, 1.0, 0}, learned, 0, budget);
-  root_ends_ = ends_;
+  root_guides_ = guides_;
   while (out.size() < best_.size()) {
     const Candidate taken = candidates_[best_[out.size()].index];
     out.push_back(taken.node);

@@ -23,13 +23,18 @@ struct MixtureRules {
   double context_doubt;      // beta of the context's levels
   double store_doubt;        // beta of the stored texts' levels
   std::size_t sure_from;     // beyond this match length beta halves with every token
-  double longest_share;      // mass given to the newest and the oldest of the longest context matches
+  double longest_share;      // mass given to the guides among the longest context matches
 };
 
-// What followed the newest and the oldest of the longest context matches; separators when there was none.
-struct Ends {
+// What followed three of the longest matches in the request's own text; separators when there was none. `onward` is the
+// nearest at or behind the cursor, where a copy goes on; without one there, the nearest before it.
+struct Guides {
   Token newest = kSeparator;
   Token oldest = kSeparator;
+  Token onward = kSeparator;
+  const Token* onward_at = nullptr;  // its place in the context; null when only the prediction matched
+
+  bool differ() const { return newest != oldest || newest != onward; }
 };
 
 // Every source gives occurrences of the current suffix; those that match at least m tokens vote at level m. Levels are
@@ -53,7 +58,7 @@ class Mixture {
   void draft(const Sources& sources, const Learned* learned, std::size_t budget, std::vector<Node>& out);
 
   // Of the last draft's root.
-  Ends ends() const { return root_ends_; }
+  Guides guides() const { return root_guides_; }
 
  private:
   struct Candidate {
@@ -71,11 +76,16 @@ class Mixture {
       return index < other.index;
     }
   };
+  struct Pick {
+    const Segment* segment;
+    std::size_t suffix;
+  };
   enum Evidence : std::uint8_t { kContext, kStored };
 
   void gather(const Sources& sources);
   void gather_stored(const Sources& sources, const Token* end, std::size_t longest);
-  std::size_t sample(const Sources& sources, const Token* end, std::size_t n, std::size_t cap);
+  void pick(const Sources& sources, std::size_t total);
+  std::size_t sample(const Token* end, std::size_t n, std::size_t cap);
   struct Place {  // where children hang
     std::int32_t parent;
     double path;
@@ -93,9 +103,11 @@ class Mixture {
   std::vector<double> weight_[2];  // of an occurrence, by kind of evidence and match length
   std::vector<std::uint32_t> count_[2];
   std::vector<Interval> intervals_;
-  Ends ends_;  // of the node looked at
-  Ends root_ends_;
-  double to_newest_ = 1;  // the newest one's part of longest_share
+  std::vector<Pick> picks_;
+  Guides guides_;  // of the node looked at
+  Guides root_guides_;
+  const Token* cursor_ = nullptr;
+  Leaning::Parts parts_;  // of longest_share
 };
 
 }  // namespace sssd

@@ -24,7 +24,7 @@ void Request::index_prompt() {
 }
 
 Sources Request::sources() const {
-  Sources sources{context_, prompt_size_, prediction_ ? &*prediction_ : nullptr, on_prediction_, {}};
+  Sources sources{context_, prompt_size_, cursor_, prediction_ ? &*prediction_ : nullptr, on_prediction_, {}};
   for (const Namespace* space : namespaces_) sources.stores.push_back(space->segments());
   return sources;
 }
@@ -50,8 +50,17 @@ void Request::accept(std::span<const Token> tokens, bool learn, Reliability& rel
   }
   if (learn) judge(tokens, reliability);
   proposal_.clear();
-  ends_ = {};
+  follow(tokens);
+  guides_ = {};
   append(tokens);
+}
+
+// Moves the cursor behind what the tokens have in common with the place where a copy was expected to go on.
+void Request::follow(std::span<const Token> tokens) {
+  if (guides_.onward_at == nullptr || tokens.empty() || tokens[0] != guides_.onward) return;
+  const Token* at = guides_.onward_at;
+  for (std::size_t i = 0; i < tokens.size() && *at == tokens[i] && *at >= 0; ++i) ++at;
+  cursor_ = static_cast<std::size_t>(at - context_.tokens());
 }
 
 // A node is judged when the tokens tell whether its path came true: its depth is covered by them, or an ancestor is
@@ -60,8 +69,8 @@ void Request::judge(std::span<const Token> tokens, Reliability& reliability) {
   depth_.resize(proposal_.size());
   accepted_.resize(proposal_.size());
   Learned* learned = this->learned();
-  if (learned != nullptr && !tokens.empty() && ends_.newest != ends_.oldest) {
-    learned->leaning.learn(tokens[0] == ends_.newest, tokens[0] == ends_.oldest);
+  if (learned != nullptr && !tokens.empty() && guides_.differ()) {
+    learned->leaning.learn(tokens[0] == guides_.newest, tokens[0] == guides_.oldest, tokens[0] == guides_.onward);
   }
   for (std::size_t i = 0; i < proposal_.size(); ++i) {
     const Node& node = proposal_[i];

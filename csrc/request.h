@@ -38,7 +38,7 @@ class Request {
 
   // The tree handed out for the text as it is now; learned from at the next accept.
   std::vector<Node>& proposal() { return proposal_; }
-  void set_ends(Ends ends) { ends_ = ends; }
+  void set_guides(const Guides& guides) { guides_ = guides; }
 
   // Appends committed tokens. The proposal is judged by them and forgotten.
   void accept(std::span<const Token> tokens, bool learn, Reliability& reliability);
@@ -53,6 +53,7 @@ class Request {
 
  private:
   void judge(std::span<const Token> tokens, Reliability& reliability);
+  void follow(std::span<const Token> tokens);
   void append(std::span<const Token> tokens);
 
   std::vector<Token> prompt_;  // until it is indexed
@@ -62,7 +63,8 @@ class Request {
   bool on_prediction_ = true;
   std::vector<Namespace*> namespaces_;
   std::vector<Node> proposal_;
-  Ends ends_;  // of the proposal
+  Guides guides_;         // of the proposal
+  std::size_t cursor_ = 0;  // position in the context behind what was copied last
   std::vector<std::size_t> depth_;  // scratch of judge
   std::vector<bool> accepted_;      // scratch of judge
 

@@ -56,6 +56,8 @@ Interval Segment::narrow(Interval within, std::size_t offset, Token wanted) cons
   const auto bound = [&](std::size_t first, std::size_t last, std::int64_t below) {  // the first suffix not under `below`
     while (first < last) {
       const std::size_t middle = first + (last - first) / 2;
+      fetch_suffix(first + (middle - first) / 2);
+      fetch_suffix(middle + (last - middle) / 2);
       if (token(middle, offset) < below) {
         first = middle + 1;
       } else {

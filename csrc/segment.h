@@ -50,6 +50,12 @@ class Segment {
   // `match` is counted backwards up to `cap` tokens before `end`.
   bool occurrence(std::size_t i, const Token* end, std::size_t n, std::size_t cap, Occurrence& out) const;
 
+  // Hints for the memory system: the i-th suffix entry, then, once that came, the text behind its `n` matched tokens.
+  void fetch_suffix(std::size_t i) const { __builtin_prefetch(suffixes_.data() + i); }
+  void fetch_text(std::size_t i, std::size_t n) const {
+    __builtin_prefetch(tokens_.data() + static_cast<std::uint32_t>(suffixes_[i]) + n);
+  }
+
   std::size_t memory() const;
   void check(std::vector<std::string>& problems) const;
 

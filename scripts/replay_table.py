@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from sssd.bench.replay import ReplayRecord
-from sssd.bench.replay_files import replay_files
+from sssd.bench.replay_files import open_documents, replay_files
 
-RUNS: tuple[tuple[str, dict[str, object]], ...] = (
-    ("retrieval, datastore", {"own_documents": True}),
-    ("retrieval, datastore and live", {"own_documents": True, "live": True}),
-    ("retrieval", {}),
-    ("authors' rules, datastore", {"rules": "sssd", "own_documents": True}),
-    ("authors' rules", {"rules": "sssd"}),
-    ("Max-Gram", {"drafter": "maxgram"}),
-    ("prompt lookup", {"drafter": "lookup"}),
+RUNS: tuple[tuple[str, bool, dict[str, object]], ...] = (  # name, with the set's own documents, options
+    ("retrieval, datastore", True, {}),
+    ("retrieval, datastore and live", True, {"live": True}),
+    ("retrieval", False, {}),
+    ("authors' rules, datastore", True, {"rules": "sssd"}),
+    ("authors' rules", False, {"rules": "sssd"}),
+    ("Max-Gram", False, {"drafter": "maxgram"}),
+    ("prompt lookup", False, {"drafter": "lookup"}),
 )
 
 
@@ -34,9 +34,10 @@ def line(name: str, records: list[ReplayRecord]) -> str:
 
 def main(files: list[Path]) -> None:
     """Replay and print."""
-    for name, options in RUNS:
+    for name, stored, options in RUNS:
         for path in files:
-            print(line(name, replay_files([path], **options)), flush=True)  # type: ignore[arg-type]
+            store = open_documents(path) if stored else None
+            print(line(name, replay_files([path], store=store, **options)), flush=True)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

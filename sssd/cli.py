@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead
+from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay
 from sssd.errors import SssdError
 
 
@@ -53,6 +53,7 @@ for command in (
     calibrate.calibrate,
     calibrate.plan,
     datastore.datastore,
+    replay.replay,
     overhead.overhead,
 ):
     main.add_command(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -79,17 +80,22 @@ def replay(
     from sssd.bench.replay_files import open_store, replay_files
 
     codec = Tokenizer(open_bundle(tokenizer))
-    records = replay_files(
-        data,
-        encode=codec.encode,
-        drafter=drafter,
-        rules=rules,
-        budgets=budgets,
-        store=None if datastore is None else open_store(datastore, codec.fingerprint()),
-        store_name=None if datastore is None else datastore.name,
-        live=live,
-        limit=limit,
-    )
+    with ExitStack() as opened:
+        store = None
+        if datastore is not None:
+            store = open_store(datastore, codec.fingerprint())
+            opened.callback(store.close)
+        records = replay_files(
+            data,
+            encode=codec.encode,
+            drafter=drafter,
+            rules=rules,
+            budgets=budgets,
+            store=store,
+            store_name=None if datastore is None else datastore.name,
+            live=live,
+            limit=limit,
+        )
     if as_json:
         show.as_json([record.to_json() for record in records])
     else:

@@ -20,9 +20,9 @@ from sssd.types import Source
 Float64 = npt.NDArray[np.float64]
 
 FORMAT = "sssd-confidence"
-REVISION = 1
+REVISION = 2
 LEARNED_SOURCES = (Source.CONTEXT, Source.DATASTORE, Source.LIVE, Source.PREDICTION)
-N_BINS = 20
+N_BINS = 27
 STATE_SHAPE = (len(LEARNED_SOURCES) + 1, N_BINS, 3)  # trials, hits, summed chances; by source, then whole paths
 
 

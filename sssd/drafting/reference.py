@@ -12,7 +12,7 @@ import numpy as np
 
 from sssd.drafting.reference_authors import draft_authors
 from sssd.drafting.reference_confidence import Learned
-from sssd.drafting.reference_rules import Evidence, Node, draft_mixture, ends
+from sssd.drafting.reference_rules import Evidence, Guides, Node, draft_mixture, guides
 from sssd.drafting.rules import AuthorsRules, MixtureRules
 from sssd.drafting.segments import SEPARATOR, Segment
 from sssd.errors import RequestError
@@ -29,7 +29,8 @@ class _Request:
     namespaces: tuple[str, ...]
     on_prediction: bool = True  # the output so far is the beginning of the prediction
     proposal: list[Node] = field(default_factory=list)
-    ends: tuple[int, int] | None = None  # the proposal's newest and oldest longest match
+    guides: Guides | None = None  # of the proposal
+    cursor: int = 0  # position behind what was copied last
 
 
 class ReferenceRetrieval:
@@ -63,15 +64,17 @@ class ReferenceRetrieval:
         segments = [s for name in request.namespaces for s in self._segments[name]]
         written = len(request.tokens) - request.prompt_size
         on_prediction = request.on_prediction and written < len(request.prediction)
-        evidence = Evidence(request.tokens, request.prompt_size, request.prediction, on_prediction, segments)
+        evidence = Evidence(
+            request.tokens, request.prompt_size, request.cursor, request.prediction, on_prediction, segments
+        )
         nodes: list[Node] = []
-        request.ends = None
+        request.guides = None
         if budget > 0 and request.tokens:
             if isinstance(self._rules, AuthorsRules):
                 nodes = draft_authors(self._rules, evidence, learned, budget)
             else:
                 nodes = draft_mixture(self._rules, evidence, learned, budget)
-                request.ends = ends(self._rules, evidence)
+                request.guides = guides(self._rules, evidence)
         request.proposal = arrange(nodes)
         scores = [n.path if learned is None else learned.paths.corrected(n.path) for n in request.proposal]
         return DraftTree(
@@ -92,7 +95,8 @@ class ReferenceRetrieval:
         committed = _closed(tokens)
         if self._learn:
             self._judge(request, committed)
-        request.proposal, request.ends = [], None
+        _follow(request, committed)
+        request.proposal, request.guides = [], None
         for token in committed:
             written = len(request.tokens) - request.prompt_size
             request.on_prediction &= written < len(request.prediction) and request.prediction[written] == token
@@ -102,8 +106,9 @@ class ReferenceRetrieval:
         learned = self._learned_of(request)
         if learned is None:
             return
-        if committed and request.ends is not None and request.ends[0] != request.ends[1]:
-            learned.leaning.learn(committed[0] == request.ends[0], committed[0] == request.ends[1])
+        guided = request.guides
+        if committed and guided is not None and len(set(guided[:3])) > 1:
+            learned.leaning.learn([committed[0] == guide for guide in guided[:3]])
         for i, node in enumerate(request.proposal):
             path = _path(request.proposal, i)
             known = committed[: len(path)]
@@ -127,6 +132,18 @@ class ReferenceRetrieval:
 
 def _closed(tokens: Int32) -> list[int]:
     return [t if t >= 0 else SEPARATOR for t in tokens.tolist()]
+
+
+def _follow(request: _Request, committed: list[int]) -> None:
+    """Move the cursor behind what was committed as it stands at the onward place, if that was right."""
+    guided = request.guides
+    if guided is None or guided.onward_at is None or committed[:1] != [guided.onward]:
+        return
+    text = [*request.tokens, SEPARATOR]
+    n = 0
+    while n < len(committed) and committed[n] == text[guided.onward_at + n] >= 0:
+        n += 1
+    request.cursor = guided.onward_at + n
 
 
 def _path(nodes: list[Node], i: int) -> list[int]:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-_ENDS = (0.01, 0.02, 0.04, 0.06, 0.09, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.99, 1.0)
+_ENDS = (
+    *(0.01, 0.02, 0.04, 0.06, 0.09, 0.12, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8),
+    *(0.84, 0.88, 0.91, 0.94, 0.97, 0.99, 1.0),
+)
 _PRIOR = 8.0
 _REFIT = 64
 _CELLS = 256
-
-
 _KEPT = 0.98
 
 
 class Leaning:
-    """Whether the newest or the oldest of the longest context matches is right more often where they differ."""
+    """Which of the guides (newest, oldest, onward) is right most often where they differ."""
 
     def __init__(self) -> None:
-        self._newest, self._oldest = 4.0, 1.0
+        self._hits = [4.0, 1.0, 1.0]
 
-    def to_newest(self) -> float:
-        """The newest one's part, between 0 and 1."""
-        return self._newest * self._newest / (self._newest * self._newest + self._oldest * self._oldest)
+    def parts(self) -> list[float]:
+        """Each one's part; they sum to 1."""
+        squares = [h * h for h in self._hits]
+        return [s / sum(squares) for s in squares]
 
-    def learn(self, newest_right: bool, oldest_right: bool) -> None:
+    def learn(self, right: list[bool]) -> None:
         """One token that told them apart."""
-        self._newest = self._newest * _KEPT + newest_right + (1 - _KEPT)
-        self._oldest = self._oldest * _KEPT + oldest_right + (1 - _KEPT)
+        self._hits = [h * _KEPT + r + (1 - _KEPT) for h, r in zip(self._hits, right, strict=True)]
 
 
 class Curve:
@@ -69,14 +70,13 @@ class Curve:
 
     def _refit(self) -> list[float]:
         x, y = self._knots()
-        table, k = [], 1
+        table = []
         for i in range(_CELLS + 1):
             chance = i / _CELLS
-            while k + 1 < len(x) and x[k] < chance:
-                k += 1
+            k = next(k for k in range(1, len(x)) if chance <= x[k])
             width = x[k] - x[k - 1]
-            part = min(max((chance - x[k - 1]) / width, 0.0), 1.0) if width > 0 else 1.0
-            table.append(y[k - 1] + (y[k] - y[k - 1]) * part)
+            rise = (y[k] - y[k - 1]) / width if width > 0 else 0.0
+            table.append(min(y[k - 1] + rise * (chance - x[k - 1]), y[k]))
         return table
 
 
@@ -85,5 +85,5 @@ class Learned:
 
     def __init__(self, n_sources: int) -> None:
         self.curves = [Curve() for _ in range(n_sources)]
-        self.paths = Curve(0.9998)
+        self.paths = Curve(0.998)
         self.leaning = Leaning()

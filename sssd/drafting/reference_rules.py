@@ -35,6 +35,7 @@ class Evidence:
 
     context: list[int]
     prompt_size: int
+    cursor: int  # position in the context behind what was copied last
     prediction: list[int]
     on_prediction: bool
     segments: Sequence[Segment]
@@ -202,20 +203,39 @@ class _Candidate(NamedTuple):
     order: int  # of creation
 
 
-def ends(rules: MixtureRules, evidence: Evidence) -> tuple[int, int] | None:
-    """What followed the newest and the oldest of the longest context matches, if there was one."""
-    longest = _longest_own(_gather(rules, evidence))
-    return (int(longest[0].text[longest[0].at]), int(longest[-1].text[longest[-1].at])) if longest else None
+class Guides(NamedTuple):
+    """What followed three of the longest matches in the request's own text."""
+
+    newest: int
+    oldest: int
+    onward: int
+    onward_at: int | None  # its place in the context; None when only the prediction matched
 
 
-def _longest_own(occurrences: list[Occurrence]) -> list[Occurrence]:
+def guides(rules: MixtureRules, evidence: Evidence) -> Guides | None:
+    """Those of the root, if anything of the request's own matched."""
+    return _guides(_gather(rules, evidence), evidence.cursor)
+
+
+def _guides(occurrences: list[Occurrence], cursor: int) -> Guides | None:
     own = [o for o in occurrences if o.token() is not None and not _is_stored(o)]
-    return [o for o in own if o.match == max(x.match for x in own)]
+    if not own:
+        return None
+    longest = [o for o in own if o.match == max(x.match for x in own)]
+    newest, oldest = longest[0].token(), longest[-1].token()
+    context = [o for o in longest if o.source == Source.CONTEXT]
+    behind = [o for o in context if o.at >= cursor]
+    onward = min(behind, key=lambda o: o.at) if behind else max(context, key=lambda o: o.at, default=None)
+    assert newest is not None
+    assert oldest is not None
+    if onward is None:
+        return Guides(newest, oldest, newest, None)
+    return Guides(newest, oldest, int(onward.text[onward.at]), onward.at)
 
 
 def draft_mixture(rules: MixtureRules, evidence: Evidence, learned: Learned | None, budget: int) -> list[Node]:
     """The best `budget` nodes by the default rules, parents first."""
-    newest = rules.longest_share * (1 if learned is None else learned.leaning.to_newest())
+    parts = [1.0, 0.0, 0.0] if learned is None else learned.leaning.parts()
     candidates: list[_Candidate] = []
     n_made = 0
 
@@ -223,19 +243,18 @@ def draft_mixture(rules: MixtureRules, evidence: Evidence, learned: Learned | No
         nonlocal n_made
         alive = [o for o in occurrences if o.token() is not None]
         weights = _weights(rules, alive, depth)
-        longest = _longest_own(alive)
+        guided = _guides(alive, evidence.cursor + depth)
         for token, branch in split(occurrences).items():
             votes = [weights[_is_stored(o), o.match] for o in branch]
             chance = 0.0
             for vote in votes:
                 chance += vote
             source = branch[votes.index(max(votes))].source
-            if longest:
-                chance = (
-                    (1 - rules.longest_share) * chance
-                    + (newest if token == longest[0].token() else 0)
-                    + (rules.longest_share - newest if token == longest[-1].token() else 0)
-                )
+            if guided is not None:
+                backed = 0.0
+                for part, guide in zip(parts, guided[:3], strict=True):
+                    backed += part if token == guide else 0
+                chance = (1 - rules.longest_share) * chance + rules.longest_share * backed
             chance = min(chance, 1.0)
             believed = chance if learned is None else learned.curves[source].corrected(chance)
             node = Node(token, parent, source, chance, path * believed)

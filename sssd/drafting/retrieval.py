@@ -23,7 +23,7 @@ from sssd.types import DraftJob, DraftOptions, DraftTree, Int32
 
 DEFAULT_NAMESPACE = "default"  # exists without anything published into it
 _NOTHING = np.zeros(0, np.int32)
-_FEW_ROWS = 4  # below this, copying row by row is cheaper than copying the batch
+_ARENA_ROWS = 256  # making one costs as much as handing out five trees
 
 
 class Memory(Protocol):
@@ -61,46 +61,45 @@ class RetrievalConfig:
                 raise SssdError(f"{name} is {getattr(self, name)}: allowed is {least} or more")
 
 
-class _Buffers(NamedTuple):
-    """Arrays the core reads and writes, [rows] and [rows, width], and its own view of them.
+class _Arena:
+    """Rows of trees that the core writes and callers keep: each is handed out once, as it lies, and never copied.
 
-    The small ones are reached through memoryviews: an element costs a quarter of what it costs through numpy.
+    A tree that is kept keeps its arena. The core looks at the arrays once; the small ones are reached through
+    memoryviews: an element costs a quarter of what it costs through numpy.
     """
 
-    ids: memoryview
-    budgets: memoryview
-    counts: memoryview
-    tree: DraftTree  # of 2-d arrays
-    batch: _core.Batch
+    __slots__ = ("batch", "budgets", "counts", "ids", "n_rows", "trees", "used", "width")
 
-    def row(self, i: int) -> DraftTree:
-        """A copy of one row's tree: the buffers are the next call's."""
-        k, tree = self.counts[i], self.tree
-        return DraftTree(
-            tree.tokens[i, :k].copy(), tree.parents[i, :k].copy(), tree.scores[i, :k].copy(), tree.source[i, :k].copy()
+    def __init__(self, n_rows: int, width: int) -> None:
+        ids, budgets, counts = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int32), np.zeros(n_rows, np.int32)
+        tokens, parents = np.empty((n_rows, width), np.int32), np.empty((n_rows, width), np.int32)
+        scores, source = np.empty((n_rows, width), np.float32), np.empty((n_rows, width), np.uint8)
+        self.n_rows = n_rows
+        self.width = width
+        self.used = 0  # rows handed out
+        self.ids, self.budgets, self.counts = ids.data, budgets.data, counts.data
+        self.trees = zip(tokens, parents, scores, source, strict=True)  # the rows not handed out yet
+        self.batch = _core.Batch(
+            request_ids=ids,
+            budgets=budgets,
+            tokens=tokens,
+            parents=parents,
+            scores=scores,
+            source=source,
+            counts=counts,
         )
 
+    def fits(self, n_rows: int, width: int) -> bool:
+        return self.used + n_rows <= self.n_rows and width <= self.width
 
-def _buffers(rows: int, width: int) -> _Buffers:
-    ids = np.zeros(rows, np.int64)
-    budgets = np.zeros(rows, np.int32)
-    counts = np.zeros(rows, np.int32)
-    tree = DraftTree(
-        np.zeros((rows, width), np.int32),
-        np.zeros((rows, width), np.int32),
-        np.zeros((rows, width), np.float32),
-        np.zeros((rows, width), np.uint8),
-    )
-    batch = _core.Batch(
-        request_ids=ids,
-        budgets=budgets,
-        tokens=tree.tokens,
-        parents=tree.parents,
-        scores=tree.scores,
-        source=tree.source,
-        counts=counts,
-    )
-    return _Buffers(ids.data, budgets.data, counts.data, tree, batch)
+    def hand_out(self) -> DraftTree:
+        """The next row's tree; the core has written it."""
+        tokens, parents, scores, source = next(self.trees)
+        n = self.counts[self.used]
+        self.used += 1
+        if n == self.width:
+            return DraftTree(tokens, parents, scores, source)
+        return DraftTree(tokens[:n], parents[:n], scores[:n], source[:n])
 
 
 class _Published(NamedTuple):
@@ -155,7 +154,7 @@ class Retrieval:
         self._lock = threading.Lock()  # guards the shelves: publish comes from other threads
         self._shelves: dict[str, _Shelf] = {}
         self._remembered_in: dict[int, str | None] = {}  # running requests; None = opted out
-        self._buffers = _buffers(1, 32)
+        self._arena = _Arena(0, 0)
         with self._lock:
             self._shelf(DEFAULT_NAMESPACE)
 
@@ -204,37 +203,20 @@ class Retrieval:
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:
         """One tree a job, in order; the whole batch in one native call without the GIL."""
-        n = len(jobs)
-        b = self._buffers
-        n_rows, room = b.tree.tokens.shape
         width = 0
-        for i, job in enumerate(jobs):
+        for job in jobs:
             if job.budget > width:
                 width = job.budget
-            if i < n_rows:
-                b.ids[i] = job.request_id
-                b.budgets[i] = job.budget
-        if n > n_rows or width > room:
-            self._buffers = _buffers(max(n, n_rows), max(width, room))
-            return self.propose(jobs)
-        self._core.propose(b.batch, n)
-        return [b.row(i) for i in range(n)] if n < _FEW_ROWS else self._many(n, width)
-
-    def _many(self, n: int, width: int) -> list[DraftTree]:
-        """All rows' trees, copied at once; rows as wide as the widest budget need no cut of their own."""
-        b = self._buffers
-        rows = zip(
-            b.tree.tokens[:n, :width].copy(),
-            b.tree.parents[:n, :width].copy(),
-            b.tree.scores[:n, :width].copy(),
-            b.tree.source[:n, :width].copy(),
-            b.counts[:n].tolist(),
-            strict=True,
-        )
-        return [
-            DraftTree(t, p, s, o) if k == width else DraftTree(t[:k], p[:k], s[:k], o[:k])
-            for t, p, s, o, k in rows
-        ]
+        arena = self._arena
+        if not arena.fits(len(jobs), width):
+            arena = self._arena = _Arena(max(_ARENA_ROWS, len(jobs)), max(width, 1))
+        row = arena.used
+        for job in jobs:
+            arena.ids[row] = job.request_id
+            arena.budgets[row] = job.budget
+            row += 1
+        self._core.propose(arena.batch, arena.used, len(jobs))
+        return [arena.hand_out() for _ in jobs]
 
     def accept(self, request_id: int, tokens: Int32, tree: DraftTree) -> None:
         """Append committed tokens (int32 [k]) and learn from the tree proposed last, whatever of it was verified."""

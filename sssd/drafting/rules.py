@@ -30,7 +30,7 @@ class MixtureRules:
     context_doubt: float = 4.0  # weight of the shorter matches' opinion, in context occurrences
     store_doubt: float = 8.0  # the same for stored occurrences
     sure_from: int = 12  # beyond this match length both halve with every token
-    longest_share: float = 0.2  # mass given to the newest and the oldest of the longest context matches
+    longest_share: float = 0.2  # mass given to three of the longest context matches: newest, oldest, onward
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (

@@ -47,6 +47,29 @@ def test_the_longest_match_is_followed_as_deep_as_the_budget() -> None:
     assert _chain(drafter, 31) == text[12 : 12 + 31]
 
 
+def test_a_copy_goes_on_behind_the_place_copied_last() -> None:
+    # Every item of a list begins with 7; what stands between the items of the copy is new each time.
+    drafter = Retrieval()
+    drafter.begin(1, tokens(*(t for i in range(30) for t in (7, 100 + i)), 7), DraftOptions())
+    copied = []
+    for i in range(20):
+        tree = drafter.propose([DraftJob(1, 1)])[0]
+        copied.append(int(tree.tokens[0]))
+        drafter.accept(1, tokens(100 + i, 50 + i, 7), tree)
+    assert copied[10:] == [100 + i for i in range(10, 20)]
+
+
+def test_a_tree_handed_out_stays_as_it_is() -> None:
+    drafter = Retrieval()
+    drafter.begin(1, tokens(1, 2, 3, 4, 1), DraftOptions())
+    drafter.begin(2, tokens(5, 6, 5, 7, 5), DraftOptions())
+    kept = drafter.propose([DraftJob(1, 3)])[0]
+    for budget in (1, 2, 3, 9) * 200:
+        assert len(drafter.propose([DraftJob(2, budget)])[0]) == min(budget, 6)
+    assert kept.tokens.tolist() == [2, 3, 4]
+    assert kept.parents.tolist() == [-1, 0, 1]
+
+
 def test_nothing_is_drafted_across_a_document_boundary() -> None:
     drafter = Retrieval()
     drafter.publish("default", [segment([tokens(1, 2, 3), tokens(4, 5)])])

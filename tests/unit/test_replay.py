@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sssd.bench.replay import Pair, ReplaySet, accepted_path, load_set, replay
-from sssd.bench.replay_files import replay_files
+from sssd.bench.replay_files import open_documents, open_store, replay_files
+from sssd.drafting import datastore
 from sssd.drafting.base import NullDrafter
 from sssd.drafting.simple import MaxGram
 from sssd.errors import SssdError
@@ -73,7 +74,7 @@ def test_a_token_set_is_replayed_with_its_own_documents_and_live(tmp_path: Path)
     )
     files = [path]
     alone = replay_files(files, budgets=[3])[0]
-    stored = replay_files(files, budgets=[3], own_documents=True)[0]
+    stored = replay_files(files, budgets=[3], store=open_documents(path), store_name="own")[0]
     live = replay_files(files, budgets=[3], live=True)[0]
     assert alone.n_tokens == stored.n_tokens == 8
     assert stored.n_steps < alone.n_steps
@@ -97,6 +98,27 @@ def test_a_token_set_is_replayed_with_its_own_documents_and_live(tmp_path: Path)
     assert keys <= set(told)
     assert told["accepted"]["datastore"] == stored.accepted[Source.DATASTORE]
     json.dumps(told)
+
+
+def test_a_store_without_documents_is_refused(tmp_path: Path) -> None:
+    path, none = tmp_path / "bare.npz", np.zeros(1, np.int64)
+    np.savez(path, P=tokens(1), po=np.array([0, 1]), A=tokens(2), ao=np.array([0, 1]), S=tokens(), so=none)
+    with pytest.raises(SssdError, match=r"bare\.npz brings no documents"):
+        open_documents(path)
+
+
+def test_a_store_is_a_datastore_file_or_a_token_set(tmp_path: Path) -> None:
+    token_set, file = tmp_path / "set.npz", tmp_path / "file.store"
+    offsets = np.array([0, 1])
+    np.savez(token_set, P=tokens(1), po=offsets, A=tokens(2), ao=offsets, S=tokens(5, 6, 7), so=np.array([0, 2, 3]))
+    datastore.build(file, [[5, 6], [7]], tokenizer="t", vocab_size=8)
+    stores = [open_store(path, "t") for path in (token_set, file)]
+    for store in stores:
+        assert store.namespaces == ("default",)
+        assert [s.tokens.tolist() for s in store.segments("default")] == [[5, 6, -1, 7, -1]]
+        store.close()
+    with pytest.raises(SssdError, match="tokenizer"):
+        open_store(file, "another")
 
 
 def test_the_authors_rules_and_the_chains_replay_as_well(tmp_path: Path) -> None:
