@@ -46,5 +46,5 @@ def test_output_with_drafts_in_a_batch_is_the_output_of_plain_decoding_alone(
     drafter = drafter_for(bundle)
     drafted = answers(bundle, prompts, params, drafter=drafter, n_slots=4, chunk=100, max_draft_tokens=12)
     assert [d.token_ids for d in drafted] == [a.token_ids for a in alone]
-    assert sum(d.stats.steps for d in drafted) < 0.95 * sum(a.stats.steps for a in alone), "hardly a draft was accepted"
+    assert sum(n for d in drafted for n in d.stats.accepted.values()) >= 10, "hardly a draft was accepted"
     assert drafter.check() == []
