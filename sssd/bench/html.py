@@ -23,7 +23,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem } p { marg
 svg { width: 100%; font: 12px system-ui, sans-serif } .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }
 th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap }
-.names th, .names td { text-align: left; white-space: normal; overflow-wrap: anywhere }
+.names th, .names td { text-align: left; vertical-align: top }
+.names td { white-space: normal; overflow-wrap: anywhere }
 .figures td:first-child, .figures th:first-child { text-align: left }
 .warnings { background: #fef3c7; padding: .6rem 1rem; border-radius: .4rem } li { margin: .2rem 0 }
 """
