@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from sssd.config import LoopConfig
+from sssd.drafting import choose
 from sssd.drafting.base import Drafter, NullDrafter
 from sssd.drafting.confidence import ReliabilityBin
 from sssd.engines.base import Engine
@@ -52,24 +53,10 @@ def make_drafter(mode: str, *, datastore: Path | None, fingerprint: str) -> Draf
 
     Raises DatastoreError or SpecMismatch when the datastore cannot be used.
     """
-    from sssd.drafting.simple import MaxGram
-
     if mode in (BASELINE, FASTEST_BASELINE):
         return NullDrafter()
-    if mode == "maxgram":
-        return MaxGram()
-    return _retrieval(datastore if mode == DATASTORE_MODE else None, fingerprint)
-
-
-def _retrieval(datastore: Path | None, fingerprint: str) -> Drafter:
-    from sssd.drafting.datastore import Datastore
-    from sssd.drafting.retrieval import Retrieval
-
-    drafter = Retrieval()
-    if datastore is not None:
-        with Datastore(datastore, tokenizer=fingerprint) as store:  # what is attached stays mapped
-            drafter.attach(store)
-    return drafter
+    name = "maxgram" if mode == "maxgram" else "retrieval"
+    return choose.make_drafter(name, datastore=datastore if mode == DATASTORE_MODE else None, tokenizer=fingerprint)
 
 
 class WatchedEngine:
