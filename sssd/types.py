@@ -7,7 +7,7 @@ Axes: B rows, T columns, R scored columns, V vocabulary, K kept scores, n tree n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -175,8 +175,7 @@ class EngineOutput:
         return NodeScores(next_id, None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The target's walk down one row's tree."""
 
     keep: Int32  # int32 [k] columns whose KV stays, in order; the forced ones first
@@ -185,8 +184,7 @@ class Verdict:
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token where the row asked for them
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(NamedTuple):
     """What one step did for one request. Tokens are counted here and nowhere else."""
 
     request_id: int
@@ -194,5 +192,5 @@ class StepOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
     error: str | None = None  # why, when finish is "error"
-    n_drafted: tuple[int, ...] = field(default=(0,) * len(Source))  # draft nodes verified, by Source
-    n_accepted: tuple[int, ...] = field(default=(0,) * len(Source))  # draft nodes accepted, by Source
+    n_drafted: tuple[int, ...] = (0,) * len(Source)  # draft nodes verified, by Source
+    n_accepted: tuple[int, ...] = (0,) * len(Source)  # draft nodes accepted, by Source

@@ -12,6 +12,8 @@ it, and its column is not kept: the token becomes a forced column of the next st
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sssd.sampling import token_logprob
@@ -19,8 +21,66 @@ from sssd.types import EngineOutput, Row, StepPlan, TokenLogprob, Verdict, Verif
 
 
 def walk_all(batch: VerifyBatch, out: EngineOutput, plan: StepPlan, *, branch_noise: float = 0.0) -> list[Verdict]:
-    """One verdict a row, in row order. Cost: one `choose` an emitted token, one pass over each tree."""
-    return [walk(batch, out, row, b, branch_noise=branch_noise) for b, row in enumerate(plan.rows)]
+    """One verdict a row, in row order: what `walk` gives.
+
+    Rows that take the argmax are followed together, in some ten numpy calls; others cost one `choose` an emitted token.
+    """
+    argmaxes = _follow_argmax(batch, out)
+    return [
+        _argmax_verdict(row, way)
+        if row.samples and not row.needs_scores and (branch_noise == 0 or way.straight)
+        else walk(batch, out, row, b, branch_noise=branch_noise)
+        for b, (row, way) in enumerate(zip(plan.rows, argmaxes, strict=True))
+    ]
+
+
+class _Way(NamedTuple):
+    """Where the argmax leads in one row."""
+
+    path: list[int]  # tree columns, in order
+    tokens: list[int]  # those of the path
+    next_id: int  # the argmax behind the path
+    straight: bool  # the path stands in consecutive columns behind the root
+
+
+def _follow_argmax(batch: VerifyBatch, out: EngineOutput) -> list[_Way]:
+    """The path of every row whose columns all are their parent's argmax; children differ, so there is one at most."""
+    ids, root = batch.input_ids, batch.n_forced[:, None] - 1
+    columns = np.arange(ids.shape[1])
+    in_tree = (columns > root) & (columns < batch.n_nodes[:, None])
+    above = np.minimum(np.maximum(batch.parents - root, 0), out.next_ids.shape[1] - 1)
+    wrong = in_tree & (np.take_along_axis(out.next_ids, above, axis=1) != ids)
+    on_path = in_tree & ~(batch.tree_mask & wrong[:, None, :]).any(axis=2)
+    rows, path = np.nonzero(on_path)
+    counts = np.bincount(rows, minlength=len(ids))
+    ends = counts.cumsum()
+    last = root[:, 0].copy()
+    found = counts > 0
+    last[found] = path[ends[found] - 1]
+    next_ids = out.next_ids[np.arange(len(ids)), last - root[:, 0]]
+    straight = last == root[:, 0] + counts
+    every, tokens = path.tolist(), ids[rows, path].tolist()
+    return [
+        _Way(every[end - n : end], tokens[end - n : end], next_id, is_straight)
+        for n, end, next_id, is_straight in zip(
+            counts.tolist(), ends.tolist(), next_ids.tolist(), straight.tolist(), strict=True
+        )
+    ]
+
+
+def _argmax_verdict(row: Row, way: _Way) -> Verdict:
+    """The walk down the way, cut where the row's room or a stop id ends it."""
+    assert row.room > 0, "a row without room must not sample"
+    tokens = [*way.tokens, way.next_id][: row.room]
+    if not row.stop_ids.isdisjoint(tokens):
+        tokens = tokens[: 1 + next(i for i, token in enumerate(tokens) if token in row.stop_ids)]
+    path = way.path[: len(tokens) - 1]
+    n_forced = len(row.forced)
+    if way.straight:
+        keep = np.arange(n_forced + len(path), dtype=np.int32)
+    else:
+        keep = np.array([*range(n_forced), *path], np.int32)
+    return Verdict(keep, tuple(path), tuple(tokens))
 
 
 def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int, *, branch_noise: float = 0.0) -> Verdict:

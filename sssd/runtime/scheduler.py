@@ -20,6 +20,8 @@ from sssd.runtime.queue import WaitingLine
 from sssd.runtime.request import Request
 from sssd.types import DraftTree, FinishReason, Int32, Move, Source, StepOutput, StepPlan, Verdict
 
+_NONE = (0,) * len(Source)
+
 
 class Scheduler:
     """By priority, then first come first served, over `n_slots` slots; `n_warm` more keep finished requests' KV."""
@@ -208,10 +210,12 @@ class Scheduler:
 def _output(
     request_id: int, n_forced: int, tree: DraftTree, verdict: Verdict, finish: FinishReason | None
 ) -> StepOutput:
-    drafted = [0] * len(Source)
-    accepted = [0] * len(Source)
-    for source in tree.source.tolist():
-        drafted[source] += 1
-    for column in verdict.path:
-        accepted[int(tree.source[column - n_forced])] += 1
-    return StepOutput(request_id, verdict.tokens, verdict.logprobs, finish, None, tuple(drafted), tuple(accepted))
+    drafted = tree.source.tobytes()
+    accepted = bytes([drafted[column - n_forced] for column in verdict.path])
+    return StepOutput(
+        request_id, verdict.tokens, verdict.logprobs, finish, None, _by_source(drafted), _by_source(accepted)
+    )
+
+
+def _by_source(sources: bytes) -> tuple[int, ...]:
+    return tuple(map(sources.count, range(len(Source)))) if sources else _NONE
