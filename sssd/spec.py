@@ -7,6 +7,7 @@ Knows neither how a graph is built nor how it is run. A bundle is a directory:
     weights.safetensors   every weight, by canonical name
     tokenizer.json        as the `tokenizers` package reads it
     chat_template.jinja   absent when the model has none
+    NAME.plan             a TensorRT plan, and NAME.trt.onnx that it was built from, where one was asked for
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 
 from sssd.architecture import Decoder
 from sssd.errors import BundleError, ExportError, RevisionMismatch
+from sssd.plan import PlanInfo
 
 FORMAT_REVISION = 1  # rises when manifest.json changes in a way that an older reader would misread
 LAYOUT_REVISION = 1  # rises when the graph's inputs, outputs or their meaning change
@@ -35,7 +37,7 @@ WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
-WeightType = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+WeightType = Literal["fp32", "fp16", "bf16", "int8", "int4", "fp8"]
 ScoreKind = Literal["logits", "topk"]
 
 
@@ -108,6 +110,7 @@ class Manifest:
     tools: dict[str, str]  # package -> version
     parity: tuple[ParityCheck, ...]
     files: tuple[FileEntry, ...]
+    plan: PlanInfo | None = None  # absent from bundles without one, and ignored by readers that know none
 
 
 @dataclass(frozen=True, slots=True)

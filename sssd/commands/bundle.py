@@ -16,7 +16,7 @@ from sssd.spec import Bundle, WeightType, open_bundle
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to make the bundle in.")
 @click.option(
     "--weights",
-    type=click.Choice(get_args(WeightType)),
+    type=click.Choice([w for w in get_args(WeightType) if w != "fp8"]),
     default="fp32",
     show_default=True,
     help="How weights are stored.",

@@ -148,7 +148,7 @@ class _Graph:
     def rotated(self, x: str, layer: Layer, path: str) -> str:
         if layer.rope is None:
             return x
-        tables = [self.nodes.stored(self.placed[f"rope.{layer.rope}.{part}"]) for part in ("cos", "sin")]
+        tables = [self.nodes.floats(self.placed[f"rope.{layer.rope}.{part}"]) for part in ("cos", "sin")]
         width = 2 * len(self.decoder.ropes[layer.rope].inv_freq)
         partial = [] if width == self.decoder.head_dim else [Attr("rotary_embedding_dim", width)]
         return self.nodes.op("RotaryEmbedding", [x, *tables, "position_ids"], path, *partial)

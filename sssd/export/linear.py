@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sssd.export.nodes import Attr, Nodes
-from sssd.export.storage import EMBEDDING, Blockwise, Weight
+from sssd.export.storage import EMBEDDING, Blockwise, ByOutput, Plain, Weight
 from sssd.export.weights import Placed
 
 _FLOAT = 1  # onnx.TensorProto.FLOAT
+_CODES = ("uint8", "uint4", "int8", "int4")
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Weights:
 
     def vector(self, name: str) -> str:
         """A norm's or bias's values, float32 [n]."""
-        return self.nodes.stored(self.placed[name])
+        return self.nodes.floats(self.placed[name])
 
     def linear(self, x: str, name: str, path: str) -> str:
         """x [.., in] times the weight [out, in], transposed: float32 [.., out]."""
@@ -42,16 +43,19 @@ class Weights:
         """The weight as MatMul's right operand, float32 [in, out]; a runtime folds the constant parts."""
         n, storage = self.nodes, self.weights[name].storage
         if isinstance(storage, Blockwise):
-            parts = (f"int{storage.bits}", "scales", "zeros")
+            parts = (f"int{storage.bits}", "scales", *([] if storage.form.signed else ["zeros"]))
             operands = [self._columns(f"{name}.{part}", name, path) for part in parts]
             axis, block = Attr("axis", 0), Attr("block_size", storage.block)
             return n.op("DequantizeLinear", operands, f"{path}/weight", axis, block)
-        matrix = self._columns(name, name, path)
-        return matrix if storage.kind == "float32" else n.op("Cast", [matrix], f"{path}/weight", Attr("to", _FLOAT))
+        if isinstance(storage, ByOutput):
+            operands = [n.stored(self.placed[f"{name}.float8"]), n.floats(self.placed[f"{name}.scales"])]
+            return n.op("DequantizeLinear", operands, f"{path}/weight", Attr("axis", 1))
+        return self._columns(name, name, path)
 
     def _columns(self, tensor: str, name: str, path: str) -> str:
         """A stored tensor with the outputs last."""
-        stored = self.nodes.stored(self.placed[tensor])
+        placed = self.placed[tensor]
+        stored = self.nodes.stored(placed) if placed.kind in _CODES else self.nodes.floats(placed)
         if not self.weights[name].by_rows:
             return stored
         part = tensor.removeprefix(name) or ".weight"
@@ -70,10 +74,12 @@ class Weights:
     def embedding(self, ids: str, path: str) -> str:
         """Rows of the embedding, float32 [B, T, H]."""
         n, storage = self.nodes, self.weights[EMBEDDING].storage
-        if not isinstance(storage, Blockwise):
-            rows = n.op("Gather", [self.vector(EMBEDDING), ids], f"{path}/rows")
+        if isinstance(storage, Plain):
+            rows = n.op("Gather", [n.stored(self.placed[EMBEDDING]), ids], f"{path}/rows")
             return rows if storage.kind == "float32" else n.op("Cast", [rows], path, Attr("to", _FLOAT))
+        assert isinstance(storage, Blockwise)
         assert storage.bits == 8
+        assert not storage.form.signed
         codes, scales, zeros = (self._block_rows(part, ids, path) for part in ("int8", "scales", "zeros"))
         centred = n.op("Sub", [codes, zeros], f"{path}/centred")
         values = n.op("Mul", [centred, scales], f"{path}/scaled")

@@ -35,6 +35,7 @@ class Nodes:
     weights_file: str  # where stored tensors lie, relative to the graph
     made: list[Any] = field(default_factory=list)  # onnx.NodeProto
     initializers: dict[str, Any] = field(default_factory=dict)  # name -> onnx.TensorProto
+    widened: dict[str, str] = field(default_factory=dict)  # stored tensor of 16 bits -> its float32 values
 
     def op(self, kind: str, inputs: Sequence[str], path: str, *attributes: Attr) -> str:
         """One node with one output."""
@@ -73,6 +74,15 @@ class Nodes:
         if tensor.name not in self.initializers:
             self.initializers[tensor.name] = self._external(tensor)
         return tensor.name
+
+    def floats(self, tensor: Placed) -> str:
+        """A stored tensor of floats as float32; a runtime folds the cast."""
+        stored = self.stored(tensor)
+        if tensor.kind == "float32":
+            return stored
+        if stored not in self.widened:
+            self.widened[stored] = self.op("Cast", [stored], f"{stored}/float32", Attr("to", 1))
+        return self.widened[stored]
 
     def _external(self, tensor: Placed) -> Any:
         from onnx import TensorProto

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Kind = Literal["float32", "float16", "bfloat16", "uint8", "uint4"]
+Kind = Literal["float32", "float16", "bfloat16", "uint8", "uint4", "int8", "int4", "float8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,16 @@ class _KindFacts:
     item_bits: int
 
 
-# uint4 is two values a byte, the first in the low half, in a safetensors tensor of bytes
+# four bits are two values a byte, the first in the low half, in a safetensors tensor of bytes
 _FACTS: Mapping[Kind, _KindFacts] = {
     "float32": _KindFacts("F32", "FLOAT", 32),
     "float16": _KindFacts("F16", "FLOAT16", 16),
     "bfloat16": _KindFacts("BF16", "BFLOAT16", 16),
     "uint8": _KindFacts("U8", "UINT8", 8),
     "uint4": _KindFacts("U8", "UINT4", 4),
+    "int8": _KindFacts("I8", "INT8", 8),
+    "int4": _KindFacts("U8", "INT4", 4),
+    "float8": _KindFacts("F8_E4M3", "FLOAT8E4M3FN", 8),
 }
 
 
@@ -42,7 +45,7 @@ class Tensor:
 
     name: str
     kind: Kind
-    dims: tuple[int, ...]  # as the graph sees them; the last is even for uint4
+    dims: tuple[int, ...]  # as the graph sees them; the last is even for four bits
 
     @property
     def n_bytes(self) -> int:
@@ -103,15 +106,17 @@ def _entry(tensor: Tensor, start: int) -> dict[str, Any]:
 
 def _stored_dims(tensor: Tensor) -> list[int]:
     dims = list(tensor.dims)
-    if tensor.kind == "uint4":
+    if _FACTS[tensor.kind].item_bits == 4:
         assert dims[-1] % 2 == 0
         dims[-1] //= 2
     return dims
 
 
-def pack_nibbles(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Two values below 16 a byte along the last axis, the first in the low half."""
-    return codes[..., 0::2] | np.left_shift(codes[..., 1::2], 4, dtype=np.uint8)
+def pack_nibbles(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Two values a byte along the last axis, the first in the low half; negative ones as their two's complement."""
+    nibbles = codes.astype(np.uint8, copy=False) & 15
+    packed: npt.NDArray[np.uint8] = nibbles[..., 0::2] | np.left_shift(nibbles[..., 1::2], 4, dtype=np.uint8)
+    return packed
 
 
 def write_weights(path: Path, layout: Layout, arrays: Iterator[tuple[Tensor, npt.NDArray[Any]]]) -> None:
@@ -121,7 +126,7 @@ def write_weights(path: Path, layout: Layout, arrays: Iterator[tuple[Tensor, npt
         f.write(layout.header)
         for tensor, array in arrays:
             place = layout.tensors[tensor.name]
-            packed = pack_nibbles(array) if tensor.kind == "uint4" else array
+            packed = pack_nibbles(array) if _FACTS[tensor.kind].item_bits == 4 else array
             assert array.shape == place.dims, tensor.name
             assert packed.nbytes == place.n_bytes, tensor.name
             f.seek(place.offset)

@@ -12,12 +12,13 @@ import pytest
 import sssd
 
 ROOT = Path(sssd.__file__).parent
-BASE = {"types", "errors", "architecture", "spec", "config"}
+BASE = {"types", "errors", "architecture", "plan", "spec", "config"}
 PURE = BASE | {"tree", "sampling", "verify"}
 ALLOWED = {
     "types": set(),
     "errors": set(),
     "architecture": BASE,
+    "plan": {"errors"},
     "spec": BASE,
     "config": BASE,
     "tree": PURE,
@@ -37,7 +38,17 @@ ALLOWED = {
     "cli": None,
     "__init__": PURE | {"answer", "llm", "loading", "text", "export"},
 }
-HEAVY = {"torch", "onnx", "onnxruntime", "tensorrt", "transformers", "tokenizers", "gguf", "pydivsufsort"}
+HEAVY = {
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "tensorrt",
+    "tensorrt_rtx",
+    "transformers",
+    "tokenizers",
+    "gguf",
+    "pydivsufsort",
+}
 
 
 def part_of(module: str) -> str | None:
