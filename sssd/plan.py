@@ -80,19 +80,16 @@ class PlanOptions:
 
     flavour: Flavour = "tensorrt"
     n_slots: int = 8  # most rows of a forward
-    max_len: int | None = None  # most tokens a slot may hold; None = as many as the bundle's graph
     max_width: int = 32  # most columns of a row where many rows run: forced columns and draft tree
     chunk: int = 256  # most columns of the one row that reads its prompt
 
     def __post_init__(self) -> None:
-        for name, ok, allowed in (
-            ("slots", self.n_slots >= 1, "1 or more"),
-            ("max_len", self.max_len is None or self.max_len >= 2, "2 or more"),
-            ("max_width", 2 <= self.max_width <= MAX_WIDTH, f"2 to {MAX_WIDTH}"),
-            ("chunk", self.chunk >= LEAST_COLUMNS, f"{LEAST_COLUMNS} or more"),
+        for name, value, ok, allowed in (
+            ("slots", self.n_slots, self.n_slots >= 1, "1 or more"),
+            ("max_width", self.max_width, 2 <= self.max_width <= MAX_WIDTH, f"2 to {MAX_WIDTH}"),
+            ("chunk", self.chunk, self.chunk >= LEAST_COLUMNS, f"{LEAST_COLUMNS} or more"),
         ):
             if not ok:
-                value = self.n_slots if name == "slots" else getattr(self, name)
                 raise ExportError(f"{name} is {value}: allowed is {allowed}")
 
 

@@ -3,53 +3,101 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from sssd.commands import show
+from sssd.plan import Flavour, PlanInfo, PlanOptions
 from sssd.spec import Bundle, WeightType, open_bundle
+
+if TYPE_CHECKING:
+    from sssd.export.targets import Target
+
+_TARGETS = ("onnx", "onnx-cuda", "tensorrt")
 
 
 @click.command()
 @click.argument("source")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to make the bundle in.")
+@click.option("--target", type=click.Choice(_TARGETS), default="onnx", show_default=True, help="What it is to run on.")
 @click.option(
     "--weights",
-    type=click.Choice([w for w in get_args(WeightType) if w != "fp8"]),
-    default="fp32",
-    show_default=True,
-    help="How weights are stored.",
+    type=click.Choice(get_args(WeightType)),
+    help="How weights are stored: fp32 where not given, fp16 for the targets on a GPU.",
 )
 @click.option(
     "--max-len", type=click.IntRange(min=2), help="Most tokens a request may hold; the model's own otherwise."
 )
 @click.option("--draft-layers", type=click.IntRange(min=1), help="Keep the first N layers only: a draft model.")
+@click.option("--flavour", type=click.Choice(get_args(Flavour)), help="TensorRT, or TensorRT-RTX, which needs no GPU.")
+@click.option("--slots", type=int, help=f"TensorRT: most requests in a step.  [default: {PlanOptions().n_slots}]")
+@click.option(
+    "--max-width", type=int, help=f"TensorRT: most columns of a request.  [default: {PlanOptions().max_width}]"
+)
+@click.option("--chunk", type=int, help=f"TensorRT: most prompt tokens in a step.  [default: {PlanOptions().chunk}]")
 @click.option("--force", is_flag=True, help="Replace the bundle at --out.")
 def export(
-    source: str, out: Path, weights: WeightType, max_len: int | None, draft_layers: int | None, force: bool
+    source: str,
+    out: Path,
+    target: Target,
+    weights: WeightType | None,
+    max_len: int | None,
+    draft_layers: int | None,
+    flavour: Flavour | None,
+    slots: int | None,
+    max_width: int | None,
+    chunk: int | None,
+    force: bool,
 ) -> None:
     """Turn a checkpoint into a bundle and check it against the reference.
 
-    SOURCE is a Hugging Face directory, a .gguf file, or a hub id.
+    SOURCE is a Hugging Face directory, a .gguf file, or a hub id; with --target tensorrt also a bundle made for it,
+    whose plan is then built anew for this machine.
 
     \b
     Examples:
       sssd export ./Llama-3.1-8B-Instruct --out llama3/
       sssd export smollm2.gguf --out smol-int4/ --weights int4
       sssd export ./SmolLM3-3B --out draft/ --draft-layers 6 --weights int8
+      sssd export ./Llama-3.1-8B-Instruct --target tensorrt --max-len 8192 --slots 16 --weights int4 --out llama3/
+      sssd export llama3/ --target tensorrt --flavour rtx --out llama3-rtx/
     """
     from sssd.export import export_model
 
+    plan = _plan_options(flavour, slots, max_width, chunk)
     with show.progress() as report:
         made = export_model(
-            source, out, weights=weights, max_len=max_len, draft_layers=draft_layers, force=force, progress=report
+            source,
+            out,
+            target=target,
+            weights=weights,
+            max_len=max_len,
+            draft_layers=draft_layers,
+            plan=plan,
+            force=force,
+            progress=report,
         )
     worst = max(made.manifest.parity, key=lambda check: check.max_abs_diff / check.tolerance)
     for note in made.manifest.notes:
         show.remark(f"note: {note}")
     show.remark(f"parity: largest difference {worst.max_abs_diff:.2g} ({worst.name}; allowed {worst.tolerance:.2g})")
     click.echo(out)
+
+
+def _plan_options(
+    flavour: Flavour | None, slots: int | None, max_width: int | None, chunk: int | None
+) -> PlanOptions | None:
+    """None where none was given, so that an option without its target is noticed."""
+    if all(given is None for given in (flavour, slots, max_width, chunk)):
+        return None
+    default = PlanOptions()
+    return PlanOptions(
+        flavour=flavour or default.flavour,
+        n_slots=default.n_slots if slots is None else slots,
+        max_width=default.max_width if max_width is None else max_width,
+        chunk=default.chunk if chunk is None else chunk,
+    )
 
 
 @click.command()
@@ -104,8 +152,19 @@ def _table(found: Bundle) -> None:
         ("revisions", f"format {manifest.format_revision}, layout {manifest.layout_revision}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.tools.items())),
     ]
+    if manifest.plan is not None:
+        rows += _plan_rows(manifest.plan)
     rows += [("parity", f"{c.name}: {c.max_abs_diff:.2g} (allowed {c.tolerance:.2g})") for c in manifest.parity]
     rows += [("note", note) for note in manifest.notes]
     rows += [("file", f"{f.name} ({show.size(f.size)}) {f.sha256[:12]}") for f in manifest.files]
     for name, value in rows:
         click.echo(f"{name + ':':18}{value}")
+
+
+def _plan_rows(plan: PlanInfo) -> list[tuple[str, str]]:
+    spans = [f"{p.name}: {p.rows.most} x {p.width.most}" for p in plan.profiles]
+    return [
+        ("plan", f"{plan.file}, {plan.flavour} {plan.version}, compute capability {plan.compute_capability}"),
+        ("plan sizes", f"{plan.n_slots} slots of {plan.max_len:,} tokens, rows x columns {', '.join(spans)}"),
+        ("plan numbers", plan.kv_dtype),
+    ]

@@ -24,10 +24,15 @@ from sssd.export.graph import (
     rope_tables,
     table_tensors,
 )
+from sssd.export.half import half_graph
 from sssd.export.parity import N_SLOTS, compare, observe
+from sssd.export.rebuild import is_bundle, rebuild_plan
 from sssd.export.source import Checkpoint
 from sssd.export.storage import Weight, choose_storage, encode, notes, tensors
+from sssd.export.targets import TARGETS, Target, form_for, range_notes, weights_for
+from sssd.export.tensorrt.plan_bundle import add_plan, require_builder
 from sssd.export.weights import Layout, Tensor, plan_layout, write_weights
+from sssd.plan import PlanOptions
 from sssd.spec import (
     CHAT_TEMPLATE,
     FORMAT_REVISION,
@@ -71,25 +76,50 @@ def export_model(
     source: str | Path,
     out: str | Path,
     *,
-    weights: WeightType = "fp32",
+    target: Target = "onnx",
+    weights: WeightType | None = None,
     max_len: int | None = None,
     draft_layers: int | None = None,
-    scores: ScoreKind = "logits",
+    scores: ScoreKind | None = None,
+    plan: PlanOptions | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export a checkpoint (a Hugging Face directory, a .gguf file or a hub id) to a bundle directory.
 
-    `max_len` lowers the tokens that a slot can hold; `draft_layers` keeps only the first layers, for a draft model.
-    Writing holds one weight at a time; parity then loads the graph as an engine does. Raises ExportError and its
-    kinds, or MissingExtra; `out` is then as it was.
+    With the target "tensorrt" the source may be a bundle made for it: then only its plan is built anew.
+    `weights` and `scores` are the target's own where not given. `max_len` lowers the tokens that a slot can hold;
+    `draft_layers` keeps only the first layers, for a draft model; `plan` goes with the target "tensorrt". Writing holds
+    one weight at a time; parity then loads the graph as an engine does. Raises ExportError and its kinds, or
+    MissingExtra; `out` is then as it was.
     """
     from sssd.export.checkpoint import open_checkpoint
 
-    _require_packages()
-    checkpoint = open_checkpoint(source, max_len=max_len, draft_layers=draft_layers)
+    chosen = weights_for(target, weights)
+    if plan is not None and target != "tensorrt":
+        raise ExportError(f"plan options go with --target tensorrt, not with {target}")
+    options = (plan or PlanOptions()) if target == "tensorrt" else None
     report = progress or silent
-    return write_bundle(checkpoint, Path(out), weights=weights, scores=scores, force=force, progress=report)
+    _require_packages()
+    if options is not None and is_bundle(source):
+        if draft_layers is not None or scores is not None:
+            raise ExportError(f"{source} is a bundle: its layers and scores are what they are; export its checkpoint")
+        return rebuild_plan(
+            Path(source), Path(out), plan=options, weights=weights, max_len=max_len, force=force, progress=report
+        )
+    if options is not None:
+        require_builder(options)
+    checkpoint = open_checkpoint(source, max_len=max_len, draft_layers=draft_layers)
+    return write_bundle(
+        checkpoint,
+        Path(out),
+        target=target,
+        weights=chosen,
+        scores=scores or TARGETS[target].scores,
+        plan=options,
+        force=force,
+        progress=report,
+    )
 
 
 def write_bundle(
@@ -99,13 +129,16 @@ def write_bundle(
     weights: WeightType,
     scores: ScoreKind,
     force: bool,
+    target: Target = "onnx",
+    plan: PlanOptions | None = None,
     progress: Progress = silent,
 ) -> Bundle:
     """Write a bundle beside `out`, check it, and rename it; nothing is left where any of this fails."""
     decoder = checkpoint.decoder
     options = GraphOptions(max_len=checkpoint.max_len, scores=scores)
     with staged_directory(out, force=force) as staged:
-        stored = choose_storage(decoder, checkpoint.weights, weights)
+        form = form_for(target, weights, decoder, checkpoint.weights)
+        stored = choose_storage(decoder, checkpoint.weights, weights, form)
         layout = _write_weights(staged, checkpoint, stored, options, progress)
         graph = build_graph(decoder, stored, layout.tensors, options)
         (staged / GRAPH).write_bytes(graph.SerializeToString())
@@ -114,8 +147,23 @@ def write_bundle(
             (staged / CHAT_TEMPLATE).write_text(checkpoint.chat_template, encoding="utf-8")
         manifest = _manifest(checkpoint, stored, weights, options)
         checks = _parity(Bundle(staged, manifest), decoder, progress)
-        manifest = write_manifest(staged, replace(manifest, parity=checks))
+        manifest = replace(manifest, parity=checks, notes=(*manifest.notes, *range_notes(form, decoder)))
+        if target == "onnx-cuda":
+            (staged / GRAPH).write_bytes(half_graph(graph, "float16").SerializeToString())
+            manifest = replace(manifest, spec=in_float16(manifest.spec))
+        elif plan is not None:
+            manifest = add_plan(staged, out.resolve().name, manifest, plan, None, progress)
+        manifest = write_manifest(staged, manifest)
     return Bundle(out, manifest)
+
+
+def in_float16(spec: EngineSpec) -> EngineSpec:
+    """The spec of a bundle whose graph computes in float16: its caches are float16, too."""
+    inputs, outputs = (
+        tuple(replace(t, dtype="float16") if "S" in t.dims else t for t in specs)
+        for specs in (spec.inputs, spec.outputs)
+    )
+    return replace(spec, kv_dtype="float16", inputs=inputs, outputs=outputs)
 
 
 def check_bundle(bundle: str | Path, *, progress: Progress | None = None) -> tuple[ParityCheck, ...]:

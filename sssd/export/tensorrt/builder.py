@@ -19,7 +19,7 @@ from sssd.plan import Flavour, PlanInfo
 from sssd.spec import EngineSpec
 
 MODULES: dict[Flavour, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
-_EXTRAS: dict[Flavour, str] = {"tensorrt": "tensorrt", "rtx": "rtx"}
+EXTRAS: dict[Flavour, str] = {"tensorrt": "tensorrt", "rtx": "rtx"}
 BuildProgress = Callable[[str, int, int], None]  # (phase, steps done, in all)
 
 
@@ -38,7 +38,7 @@ def tensorrt_module(flavour: Flavour) -> Any:
     try:
         return import_module(MODULES[flavour])
     except ImportError:
-        raise MissingExtra(MODULES[flavour], _EXTRAS[flavour]) from None
+        raise MissingExtra(MODULES[flavour], EXTRAS[flavour]) from None
 
 
 def build_plan(job: BuildJob, progress: BuildProgress) -> None:
