@@ -186,7 +186,8 @@ def _parity(bundle: Bundle, decoder: Decoder, progress: Progress) -> tuple[Parit
     observations = observe(engine)
     engine.close()  # before the reference needs the memory
     progress("parity", 1, 2)
-    checks = compare(observations, decoder, StoredWeights(bundle.file(WEIGHTS)).load)
+    in_half = bundle.spec.kv_dtype == "float16"
+    checks = compare(observations, decoder, StoredWeights(bundle.file(WEIGHTS)).load, in_float16=in_half)
     progress("parity", 2, 2)
     return checks
 

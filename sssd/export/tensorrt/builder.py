@@ -20,6 +20,7 @@ from sssd.spec import EngineSpec
 
 MODULES: dict[Flavour, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 EXTRAS: dict[Flavour, str] = {"tensorrt": "tensorrt", "rtx": "rtx"}
+LEAST_VERSIONS: dict[Flavour, tuple[int, int]] = {"tensorrt": (11, 0), "rtx": (1, 7)}
 BuildProgress = Callable[[str, int, int], None]  # (phase, steps done, in all)
 
 

@@ -12,14 +12,17 @@ from typing import Any
 from sssd.plan import PlanInfo
 from sssd.spec import EngineSpec, TensorSpec
 
+_MASK, _LENGTHS = 3, 6  # places of IAttention's inputs
 _DTYPES = {"HALF": "float16", "BF16": "bfloat16", "FLOAT": "float32", "INT64": "int64", "BOOL": "bool"}
 
 
 def network_problems(trt: Any, network: Any, spec: EngineSpec, plan: PlanInfo, warnings: Sequence[str]) -> list[str]:
     """Everything that is wrong with a parsed network, one sentence each; empty when it is as promised."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
+    attentions = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_INPUT]
     return [
         *_counts(trt, layers, spec),
+        *(problem for layer in attentions for problem in _attention_problems(layer)),
         *_cache_problems([layer for layer in layers if layer.type == trt.LayerType.KV_CACHE_UPDATE], spec),
         *_tensor_problems([network.get_input(i) for i in range(network.num_inputs)], spec.inputs, plan),
         *_tensor_problems([network.get_output(i) for i in range(network.num_outputs)], spec.outputs, plan),
@@ -36,6 +39,16 @@ def _counts(trt: Any, layers: Sequence[Any], spec: EngineSpec) -> list[str]:
     if n_updates != 2 * spec.n_layers:
         problems.append(f"{n_updates} KV cache updates for {spec.n_layers} layers")
     return problems
+
+
+def _attention_problems(layer: Any) -> list[str]:
+    """The parser drops an input that it does not know without a word, and may put steps in front of the cache."""
+    names = [tensor and tensor.name for tensor in map(layer.get_input, range(layer.num_inputs))]
+    names += [None] * (_LENGTHS + 1 - len(names))
+    problems = [] if names[_LENGTHS] else [f"{layer.name} has no key-value lengths"]
+    problems += [] if names[_MASK] else [f"{layer.name} has no mask"]
+    in_place = str(names[1]).startswith("present_k_") and str(names[2]).startswith("present_v_")
+    return problems + ([] if in_place else [f"{layer.name} reads {names[1]} and {names[2]}, not the cache itself"])
 
 
 def _cache_problems(updates: Sequence[Any], spec: EngineSpec) -> list[str]:

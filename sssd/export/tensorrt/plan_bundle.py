@@ -11,7 +11,7 @@ from typing import Any
 
 from sssd.errors import ExportError, MissingExtra
 from sssd.export.half import HalfType
-from sssd.export.tensorrt.builder import EXTRAS, MODULES, BuildJob
+from sssd.export.tensorrt.builder import EXTRAS, LEAST_VERSIONS, MODULES, BuildJob
 from sssd.export.tensorrt.gpu import compute_capability
 from sssd.export.tensorrt.profiles import cache_length, plan_profiles
 from sssd.export.tensorrt.rewrite import require_head_size, tensorrt_graph
@@ -27,6 +27,12 @@ def require_builder(options: PlanOptions) -> None:
     """Before anything is read or written. Raises MissingExtra, or ExportError where full TensorRT has no GPU."""
     if find_spec(MODULES[options.flavour]) is None:
         raise MissingExtra(MODULES[options.flavour], EXTRAS[options.flavour])
+    found, least = import_module(MODULES[options.flavour]).__version__, LEAST_VERSIONS[options.flavour]
+    if tuple(map(int, found.split(".")[:2])) < least:
+        raise ExportError(
+            f"{MODULES[options.flavour]} {found} is too old: attention with key-value lengths needs "
+            f"{least[0]}.{least[1]} or newer; pip install 'sssd[{EXTRAS[options.flavour]}]'"
+        )
     _capability(options)
 
 
@@ -39,17 +45,22 @@ def add_plan(
 
     Raises ExportError, UnsupportedModel or MissingExtra.
     """
+    job = prepare_job(directory, name, manifest, options, max_len or manifest.spec.max_len)
+    build_apart(job, lambda phase, done, of: progress(f"TensorRT: {phase}", done, of))
+    return replace(manifest, plan=job.plan, tools=manifest.tools | {MODULES[options.flavour]: job.plan.version})
+
+
+def prepare_job(directory: Path, name: str, manifest: Manifest, options: PlanOptions, max_len: int) -> BuildJob:
+    """Write NAME.trt.onnx and say what is to be built of it. Raises as add_plan."""
     from onnx import load
 
     if manifest.decoder is not None:
         require_head_size(manifest.decoder)
     portable = load(directory / GRAPH, load_external_data=False)
     half = _half_type(portable)
-    plan = _plan(name, manifest, options, max_len or manifest.spec.max_len, half)
+    plan = _plan(name, manifest, options, max_len, half)
     (directory / plan.graph).write_bytes(tensorrt_graph(portable, half, plan.cache_len).SerializeToString())
-    job = BuildJob(str(directory), plan, manifest.spec, _timing_cache(plan))
-    build_apart(job, lambda phase, done, of: progress(f"TensorRT: {phase}", done, of))
-    return replace(manifest, plan=plan, tools=manifest.tools | {MODULES[plan.flavour]: plan.version})
+    return BuildJob(str(directory), plan, manifest.spec, _timing_cache(plan))
 
 
 def _plan(name: str, manifest: Manifest, options: PlanOptions, max_len: int, half: HalfType) -> PlanInfo:
