@@ -46,15 +46,15 @@ void Authors::seed_context(const Sources& sources) {
 
 void Authors::seed_stored(const Sources& sources, std::size_t branch) {
   const auto first = static_cast<std::uint32_t>(branches_.pool().size());
-  const Token* end = sources.context.suffix().end;
+  const Suffix text = sources.context.suffix();
   std::size_t sampled = 0;
   for (std::size_t n = std::min(rules_.prefix, sources.context.size()); n > 0 && sampled < rules_.enough; --n) {
-    sampled += sample(sources, end, n, branch);
+    sampled += sample(sources, text, n, branch);
   }
   push_children({first, static_cast<std::uint32_t>(sampled)}, 1.0, 1.0, 0, kRoot);
 }
 
-std::size_t Authors::sample(const Sources& sources, const Token* end, std::size_t n, std::size_t branch) {
+std::size_t Authors::sample(const Sources& sources, Suffix text, std::size_t n, std::size_t branch) {
   std::size_t total = 0;
   std::size_t leading = 0;  // size of the first segment
   for (const auto& store : sources.stores) {
@@ -66,7 +66,7 @@ std::size_t Authors::sample(const Sources& sources, const Token* end, std::size_
   std::size_t taken = 0;
   for (const auto& store : sources.stores) {
     for (const auto& segment : *store) {
-      const Interval interval = segment->find(end - n, n);
+      const Interval interval = segment->find(text.end - n, n);
       if (interval.size() == 0) continue;
       const double part = static_cast<double>(segment->size());
       const double cap = std::max(std::round(static_cast<double>(rules_.store_most) * part / static_cast<double>(total)),
@@ -75,7 +75,7 @@ std::size_t Authors::sample(const Sources& sources, const Token* end, std::size_
       const double most = static_cast<double>(interval.size() - 1) + 1e-9;
       for (double offset = 0; offset <= most; offset += step) {
         Occurrence at;
-        if (!segment->occurrence(interval.first + static_cast<std::size_t>(std::lround(offset)), end, n, n, at)) continue;
+        if (!segment->occurrence(interval.first + static_cast<std::size_t>(std::lround(offset)), text, n, n, at)) continue;
         at.left = std::min(at.left, static_cast<std::uint32_t>(branch));
         branches_.pool().push_back(at);
         ++taken;

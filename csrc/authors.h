@@ -62,7 +62,7 @@ class Authors {
 
   void seed_context(const Sources& sources);
   void seed_stored(const Sources& sources, std::size_t branch);
-  std::size_t sample(const Sources& sources, const Token* end, std::size_t n, std::size_t branch);
+  std::size_t sample(const Sources& sources, Suffix text, std::size_t n, std::size_t branch);
   void push_children(Stretch stretch, double factor, double discount, std::uint32_t depth, std::int32_t parent);
   std::int32_t place(const Entry& entry, std::size_t budget, std::vector<Node>& out) const;
 

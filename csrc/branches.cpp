@@ -1,7 +1,5 @@
 #include "branches.h"
 
-#include <bit>
-
 namespace sssd {
 namespace {
 
@@ -9,40 +7,17 @@ constexpr std::uint32_t kEnded = UINT32_MAX;
 
 }  // namespace
 
-Branches::Branches() : slots_(512) {}
-
-std::uint32_t Branches::branch_of(Token token) {
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t i = (static_cast<std::uint32_t>(token) * 0x9E3779B1U >> 7) & mask;
-  while (slots_[i].stamp == stamp_ && slots_[i].token != token) i = (i + 1) & mask;
-  if (slots_[i].stamp != stamp_) {
-    slots_[i] = {stamp_, token, static_cast<std::uint32_t>(branches_.size())};
-    branches_.push_back({token, {0, 0}});
-  }
-  return slots_[i].branch;
-}
-
 const std::vector<Branch>& Branches::split(Stretch stretch) {
   branches_.clear();
-  if (stretch.size == 1) {  // most nodes of a long copy
-    const Occurrence only = pool_[stretch.first];
-    if (only.continues()) {
-      branches_.push_back({*only.next, {static_cast<std::uint32_t>(pool_.size()), 1}});
-      pool_.push_back(only.advanced());
-    }
-    return branches_;
-  }
-  if (2 * std::size_t{stretch.size} > slots_.size()) slots_.assign(std::bit_ceil(2 * std::size_t{stretch.size}), {});
-  if (++stamp_ == 0) {  // wrapped: old stamps would look new
-    slots_.assign(slots_.size(), {});
-    stamp_ = 1;
-  }
+  numbers_.start(stretch.size);
   branch_of_occurrence_.resize(stretch.size);
   for (std::uint32_t i = 0; i < stretch.size; ++i) {
     const Occurrence& at = pool_[stretch.first + i];
-    const std::uint32_t branch = at.continues() ? branch_of(*at.next) : kEnded;
+    const std::uint32_t branch = at.continues() ? numbers_.number(*at.next) : kEnded;
     branch_of_occurrence_[i] = branch;
-    if (branch != kEnded) ++branches_[branch].occurrences.size;
+    if (branch == kEnded) continue;
+    if (branch == branches_.size()) branches_.push_back({*at.next, {0, 0}});
+    ++branches_[branch].occurrences.size;
   }
   auto next = static_cast<std::uint32_t>(pool_.size());
   for (Branch& branch : branches_) {

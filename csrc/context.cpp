@@ -104,11 +104,15 @@ void ContextIndex::find(Suffix suffix, const ContextLimits& limits, Source sourc
   std::size_t longer = std::numeric_limits<std::size_t>::max();  // matches this long were found in an earlier chain
   for (std::size_t k = 0; k < kOrderCount; ++k) {
     if (run < kOrders[k]) continue;
+    const std::size_t cap = std::min({limits.max_match, longer, suffix.size});
     std::size_t visits = 0;
-    for (std::int32_t p = slots_[slot_index(tag_of(suffix.end, k))].head; p != 0; p = back_[static_cast<std::size_t>(p)][k]) {
+    std::int32_t older = 0;
+    for (std::int32_t p = slots_[slot_index(tag_of(suffix.end, k))].head; p != 0; p = older) {
+      older = back_[static_cast<std::size_t>(p)][k];
+      fetch(older);
       if (++visits > limits.most || out.size() - before >= limits.most) break;
       if (static_cast<std::size_t>(p) == size()) continue;
-      const std::size_t match = agreeing(suffix.end, tokens() + p, std::min(limits.max_match, longer));
+      const std::size_t match = agreeing(suffix.end, tokens() + p, std::min(cap, static_cast<std::size_t>(p)));
       if (match >= kOrders[k] && match < longer) out.push_back(occurrence(p, match, source));
     }
     if (out.size() - before >= limits.enough) return;
@@ -120,7 +124,7 @@ void ContextIndex::find_all(std::size_t max_match, Source source, std::vector<Oc
   const std::size_t unigram = kOrderCount - 1;
   if (size() == 0 || suffix().end[-1] < 0) return;
   for (std::int32_t p = back_[size()][unigram]; p != 0; p = back_[static_cast<std::size_t>(p)][unigram]) {
-    const std::size_t match = agreeing(suffix().end, tokens() + p, max_match);
+    const std::size_t match = agreeing(suffix().end, tokens() + p, std::min(max_match, static_cast<std::size_t>(p)));
     if (match > 0) out.push_back(occurrence(p, match, source));
   }
 }

@@ -70,6 +70,11 @@ class ContextIndex {
   void grow(std::size_t n_tokens);
   std::size_t slot_index(std::uint32_t tag) const;
   Occurrence occurrence(std::int32_t position, std::size_t match, Source source) const;
+  // A hint for the memory system: the place will be visited.
+  void fetch(std::int32_t position) const {
+    __builtin_prefetch(back_.data() + position);
+    __builtin_prefetch(tokens() + position - 1);
+  }
 
   std::vector<Token> tokens_;  // separator, text, separator
   std::vector<Links> back_;    // by position

@@ -1,29 +1,24 @@
 // The default rules: one probability mixed over every match length and source, then the likeliest nodes.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "branches.h"
 #include "confidence.h"
+#include "gather.h"
+#include "levels.h"
 #include "sources.h"
+#include "token_numbers.h"
 #include "tree.h"
 
 namespace sssd {
 
 // The constants; sssd/drafting/rules.py holds their values and says where they come from.
 struct MixtureRules {
-  std::size_t max_match;     // longer matches count as this long
-  std::size_t context_most;  // context occurrences looked at
-  std::size_t store_most;    // stored occurrences sampled for one match length
-  std::size_t enough;        // shorter matches are not asked once so many occurrences were found
-  std::size_t head_start;    // match length that an output not yet begun has with its prediction
-  double context_doubt;      // beta of the context's levels
-  double store_doubt;        // beta of the stored texts' levels
-  std::size_t sure_from;     // beyond this match length beta halves with every token
-  double longest_share;      // mass given to the guides among the longest context matches
+  GatherLimits gather;
+  Doubts doubts;
+  double longest_share;  // mass given to the guides among the longest context matches
 };
 
 // What followed three of the longest matches in the request's own text; separators when there was none. `onward` is the
@@ -37,19 +32,15 @@ struct Guides {
   bool differ() const { return newest != oldest || newest != onward; }
 };
 
-// Every source gives occurrences of the current suffix; those that match at least m tokens vote at level m. Levels are
-// mixed from the shortest match up, stored texts below the context at equal length,
-//     p_m(x) = (c_m(x) + beta_m * p_(m-1)(x)) / (C_m + beta_m),
-// so that p is a probability with the mass of unseen tokens left out (PPM-like back-off). Every p_m is linear in the
-// counts: an occurrence of match length l weighs the sum of its levels' shares, and a child's chance is the sum of its
-// occurrences' weights. One node deeper every surviving occurrence matches one token more, and the rule is the same.
+// Every source gives occurrences of the current suffix. A child's chance is the sum of its occurrences' weights
+// (levels.h), so that it is a probability with the mass of unseen tokens left out (PPM-like back-off), mixed with what
+// the guides say. One node deeper every surviving occurrence matches one token more, and the rule is the same.
 // The tree takes the likeliest paths first.
 //
-// Levels are left out once longer ones hold all but kNegligible of the mass.
-//
 // Ties between paths: the deeper node first, then the one found earlier.
-// Memory: 16 bytes an occurrence of an expanded node, 56 bytes a candidate.
-// Cost: O(occurrences of expanded nodes + candidates * budget), the latter a shift of a few cache lines.
+// Memory: 16 bytes an occurrence, 2 more for every expanded node it survives to, 56 bytes a candidate.
+// Cost: O(occurrences of expanded nodes + candidates * budget), the latter a shift of a few cache lines. Where one
+// occurrence is left, most nodes of a long copy, an expansion is a few look-ups.
 class Mixture {
  public:
   explicit Mixture(const MixtureRules& rules);
@@ -61,10 +52,14 @@ class Mixture {
   Guides guides() const { return root_guides_; }
 
  private:
+  struct Stretch {  // of pool_
+    std::uint32_t first;
+    std::uint32_t size;
+  };
   struct Candidate {
     Node node;
-    Stretch occurrences;
-    std::uint32_t depth;
+    Stretch occurrences;  // those that lead here
+    std::uint32_t depth;  // tokens of the path
   };
   struct Rank {
     double path;
@@ -76,38 +71,56 @@ class Mixture {
       return index < other.index;
     }
   };
-  struct Pick {
-    const Segment* segment;
-    std::size_t suffix;
-  };
-  enum Evidence : std::uint8_t { kContext, kStored };
-
-  void gather(const Sources& sources);
-  void gather_stored(const Sources& sources, const Token* end, std::size_t longest);
-  void pick(const Sources& sources, std::size_t total);
-  std::size_t sample(const Token* end, std::size_t n, std::size_t cap);
   struct Place {  // where children hang
     std::int32_t parent;
     double path;
     std::uint32_t depth;
   };
-  void expand(Stretch stretch, const Place& place, const Learned* learned, std::size_t n_taken, std::size_t budget);
-  void weigh(Stretch stretch, std::uint32_t depth);
-  void enter(const Candidate& candidate, std::size_t n_taken, std::size_t budget);
+  struct Alive {  // an occurrence that goes on below the node looked at
+    std::uint16_t occurrence;
+    std::uint16_t branch;
+    std::uint16_t rung;
+    Source source;
+  };
+  struct Branch {
+    Token token;
+    std::uint32_t size;  // occurrences
+    double chance;
+    double strongest;  // weight among its occurrences
+    Source source;     // of the strongest
+  };
+
+  void expand(Stretch stretch, const Place& place);
+  void expand_lone(Stretch stretch, const Place& place);
+  void tally(Stretch stretch, std::uint32_t depth);
+  void guide(const Occurrence& at, Token token);
+  void vote();
+  std::uint32_t lay_down();
+  void judge(const Place& place, const Branch& branch, double backed, Stretch occurrences);
+  void enter(const Candidate& candidate);
 
   MixtureRules rules_;
-  Branches branches_;
+  Gather gather_;
+  Levels levels_;
+  TokenNumbers numbers_;
+  std::vector<Occurrence> found_;     // at the root; deeper nodes count from these
+  std::vector<std::uint16_t> pool_;   // indices of found_, node after node
   std::vector<Candidate> candidates_;
   std::vector<Rank> best_;  // at most budget, best first; those before the nodes taken so far are these nodes
-  std::vector<double> beta_[2];    // by kind of evidence and match length; the last holds for all longer ones
-  std::vector<double> weight_[2];  // of an occurrence, by kind of evidence and match length
-  std::vector<std::uint32_t> count_[2];
-  std::vector<Interval> intervals_;
-  std::vector<Pick> picks_;
-  Guides guides_;  // of the node looked at
-  Guides root_guides_;
+
+  // Of the node looked at.
+  std::vector<Alive> alive_;
+  std::vector<Branch> branches_;
+  Guides guides_;
+  std::size_t longest_own_ = 0;  // match of the guides
+
+  // Of the draft.
+  const Learned* learned_ = nullptr;
+  std::size_t budget_ = 0;
+  std::size_t n_taken_ = 0;
   const Token* cursor_ = nullptr;
   Leaning::Parts parts_;  // of longest_share
+  Guides root_guides_;
 };
 
 }  // namespace sssd

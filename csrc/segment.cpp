@@ -6,19 +6,6 @@
 #include <stdexcept>
 
 namespace sssd {
-namespace {
-
-std::uint64_t query_hash(const Token* query, std::size_t n) {
-  std::uint64_t hash = n;
-  for (std::size_t j = 0; j < n; ++j) {
-    hash = (hash ^ static_cast<std::uint32_t>(query[j])) * 0x9E3779B97F4A7C15ULL;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-}  // namespace
-
 Segment::Segment(std::span<const Token> tokens, std::span<const std::int32_t> suffixes, std::vector<Range> dead,
                  Source source, std::shared_ptr<const void> owner)
     : tokens_(tokens), suffixes_(suffixes), dead_(std::move(dead)), source_(source), owner_(std::move(owner)) {
@@ -31,8 +18,17 @@ Segment::Segment(std::span<const Token> tokens, std::span<const std::int32_t> su
       throw std::invalid_argument("a segment's dead ranges must be sorted and disjoint");
     }
   }
-  n_hints_ = std::clamp(std::bit_ceil(suffixes_.size() / 2), kFewestHints, kMostHints);
-  hints_ = std::make_unique<std::atomic<std::uint64_t>[]>(n_hints_);
+  n_hints_ = std::clamp(std::bit_ceil(suffixes_.size() / 4), kFewestHints, kMostHints);
+  hints_ = std::make_unique<Hint[]>(n_hints_);
+}
+
+std::uint64_t Segment::query_hash(const Token* query, std::size_t n) {
+  std::uint64_t hash = n;
+  for (std::size_t j = 0; j < n; ++j) {
+    hash = (hash ^ static_cast<std::uint32_t>(query[j])) * 0x9E3779B97F4A7C15ULL;
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 // The token at `offset` of the i-th suffix; below every real token where the text, or a damaged entry, ends it.
@@ -51,46 +47,48 @@ int Segment::compare(std::size_t i, const Token* query, std::size_t n) const {
   return 0;
 }
 
-// The part of `within`, whose suffixes agree in their first `offset` tokens, where `wanted` comes next.
-Interval Segment::narrow(Interval within, std::size_t offset, Token wanted) const {
-  const auto bound = [&](std::size_t first, std::size_t last, std::int64_t below) {  // the first suffix not under `below`
-    while (first < last) {
-      const std::size_t middle = first + (last - first) / 2;
-      fetch_suffix(first + (middle - first) / 2);
-      fetch_suffix(middle + (last - middle) / 2);
-      if (token(middle, offset) < below) {
-        first = middle + 1;
-      } else {
-        last = middle;
-      }
-    }
-    return first;
-  };
-  const std::size_t first = bound(within.first, within.last, wanted);
-  if (first == within.last || token(first, offset) != wanted) return {first, first};
-  // The end is most often near: the range is doubled before it is halved.
-  std::size_t reach = 1;
-  while (reach < within.last - first && token(first + reach, offset) == wanted) reach *= 2;
-  return {first, bound(first + reach / 2, std::min(first + reach, within.last), std::int64_t{wanted} + 1)};
+// The first suffix of `within` whose token at `offset` is not under `below`. Three probes wait for memory together.
+std::size_t Segment::bound(Interval within, std::size_t offset, std::int64_t below) const {
+  const auto under = [&](std::size_t i) { return std::size_t{token(i, offset) < below}; };
+  std::size_t first = within.first;
+  std::size_t n = within.size();
+  while (n > 3) {
+    const std::size_t part = n / 4;
+    const std::size_t parts_under = under(first + part) + under(first + 2 * part) + under(first + 3 * part);
+    first += parts_under == 0 ? 0 : parts_under * part + 1;
+    n = parts_under == 0 ? part : parts_under == 3 ? n - 3 * part - 1 : part - 1;
+  }
+  while (n > 0 && under(first) != 0) {
+    ++first;
+    --n;
+  }
+  return first;
 }
 
-bool Segment::holds(Interval interval, const Token* query, std::size_t n) const {
-  if (interval.first > interval.last || interval.last > suffixes_.size()) return false;
-  if (interval.first > 0 && compare(interval.first - 1, query, n) >= 0) return false;
-  if (interval.last < suffixes_.size() && compare(interval.last, query, n) <= 0) return false;
-  return interval.size() == 0 ||
-         (compare(interval.first, query, n) == 0 && compare(interval.last - 1, query, n) == 0);
+// The part of `within`, whose suffixes agree in their first `offset` tokens, where `wanted` comes next.
+Interval Segment::narrow(Interval within, std::size_t offset, Token wanted) const {
+  const std::size_t first = bound(within, offset, wanted);
+  if (first == within.last || token(first, offset) != wanted) return {first, first};
+  // The end is most often near: the range is doubled before it is searched.
+  std::size_t reach = 1;
+  while (reach < within.last - first && token(first + reach, offset) == wanted) reach *= 2;
+  const Interval end{first + reach / 2, std::min(first + reach, within.last)};
+  return {first, bound(end, offset, std::int64_t{wanted} + 1)};
 }
 
 // A suffix of today's text without its last tokens is a suffix of yesterday's: its interval is most often hinted.
 Interval Segment::find(const Token* query, std::size_t n) const {
   if (n == 0) return {0, suffixes_.size()};
-  std::atomic<std::uint64_t>& hint = hints_[query_hash(query, n) & (n_hints_ - 1)];
-  const std::uint64_t packed = hint.load(std::memory_order_relaxed);
+  const std::uint64_t hash = query_hash(query, n);
+  Hint& known = hint(hash);
+  const std::uint64_t packed = known.interval.load(std::memory_order_relaxed);
   const Interval guess{packed >> 32, packed & 0xFFFFFFFFU};
-  if (packed != 0 && holds(guess, query, n)) return guess;
+  const bool fits = (known.check.load(std::memory_order_relaxed) ^ packed) == hash;
+  if (packed != 0 && fits && guess.first <= guess.last && guess.last <= suffixes_.size()) return guess;
   const Interval found = narrow(find(query, n - 1), n - 1, query[n - 1]);
-  hint.store(static_cast<std::uint64_t>(found.first) << 32 | found.last, std::memory_order_relaxed);
+  const std::uint64_t packs = static_cast<std::uint64_t>(found.first) << 32 | found.last;
+  known.interval.store(packs, std::memory_order_relaxed);
+  known.check.store(hash ^ packs, std::memory_order_relaxed);
   return found;
 }
 
@@ -100,19 +98,18 @@ bool Segment::is_dead(std::int64_t position) const {
   return after != dead_.begin() && position < std::prev(after)->stop;
 }
 
-bool Segment::occurrence(std::size_t i, const Token* end, std::size_t n, std::size_t cap, Occurrence& out) const {
-  const auto position = static_cast<std::uint32_t>(suffixes_[i]);
-  if (position + n >= tokens_.size() || (!dead_.empty() && is_dead(position))) return false;
-  // tokens_[position - 1], or the segment's own start, stops the count.
-  const std::size_t match = n + agreeing(end - n, tokens_.data() + position, std::min(cap - n, std::size_t{position}));
-  const std::size_t behind = position + n;
+bool Segment::occurrence(std::size_t i, Suffix text, std::size_t n, std::size_t cap, Occurrence& out) const {
+  const std::size_t behind = std::size_t{static_cast<std::uint32_t>(suffixes_[i])} + n;
+  if (behind >= tokens_.size() || (!dead_.empty() && is_dead(static_cast<std::int64_t>(behind - n)))) return false;
+  const std::size_t match = agreeing(text.end, tokens_.data() + behind, std::min({cap, behind, text.size}));
+  if (match < n) return false;
   out = {tokens_.data() + behind, static_cast<std::uint32_t>(tokens_.size() - behind), static_cast<std::uint16_t>(match),
          source_};
   return true;
 }
 
 std::size_t Segment::memory() const {
-  return sizeof(Segment) + dead_.capacity() * sizeof(Range) + n_hints_ * sizeof(std::uint64_t);
+  return sizeof(Segment) + dead_.capacity() * sizeof(Range) + n_hints_ * sizeof(Hint);
 }
 
 void Segment::check(std::vector<std::string>& problems) const {

@@ -23,12 +23,13 @@ struct Interval {
 // Views arrays that others own and keep alive through `owner`; they may lie in a mapped file larger than memory, and
 // the file may be damaged after it was opened: every suffix entry is held against the text's length before use.
 //
-// Hints: a lossy table of where intervals were last found. A hint is verified against the suffix array on every use,
-// so a wrong, stale or torn one costs time only; threads share the table without locks.
+// Hints: a lossy table of where intervals were last found, each with 64 bits of its query and interval mixed. A hint
+// that was overwritten, or torn between two threads that share the table without locks, does not fit its bits. Should
+// one ever fit by chance, a draft is missed and no more: every occurrence's tokens are compared before use.
 //
 // Ties: occurrences of equal suffixes stand in the array's order.
 // Memory of its own: the hints, 4 to 8 bytes a token but 8 KB to 2 MB, and 16 bytes a dead range.
-// Cost: find() four probes with a good hint, else O(log m) more for each token not hinted.
+// Cost: find() one cache miss with a hint, else O(log m) for each token not hinted, three probes at a time.
 class Segment {
  public:
   struct Range {
@@ -46,11 +47,13 @@ class Segment {
   // The suffixes that begin with the `n` tokens of the query, all of them real.
   Interval find(const Token* query, std::size_t n) const;
 
-  // The occurrence behind the `n` matched tokens of the i-th suffix; false when it is erased or its entry is damaged.
-  // `match` is counted backwards up to `cap` tokens before `end`.
-  bool occurrence(std::size_t i, const Token* end, std::size_t n, std::size_t cap, Occurrence& out) const;
+  // The occurrence behind the `n` matched tokens of the i-th suffix; false when it is erased, its entry is
+  // damaged, or it does not match after all.
+  // `match` is counted backwards up to `cap` tokens before the end of `text`.
+  bool occurrence(std::size_t i, Suffix text, std::size_t n, std::size_t cap, Occurrence& out) const;
 
-  // Hints for the memory system: the i-th suffix entry, then, once that came, the text behind its `n` matched tokens.
+  // Hints for the memory system: what find() will look at first; the i-th suffix entry, then, once that came, the text behind its `n` matched tokens.
+  void fetch_hint(const Token* query, std::size_t n) const { __builtin_prefetch(&hint(query_hash(query, n))); }
   void fetch_suffix(std::size_t i) const { __builtin_prefetch(suffixes_.data() + i); }
   void fetch_text(std::size_t i, std::size_t n) const {
     __builtin_prefetch(tokens_.data() + static_cast<std::uint32_t>(suffixes_[i]) + n);
@@ -60,12 +63,19 @@ class Segment {
   void check(std::vector<std::string>& problems) const;
 
  private:
-  static constexpr std::size_t kFewestHints = std::size_t{1} << 10;
-  static constexpr std::size_t kMostHints = std::size_t{1} << 18;
+  static constexpr std::size_t kFewestHints = std::size_t{1} << 9;
+  static constexpr std::size_t kMostHints = std::size_t{1} << 17;
 
+  struct Hint {
+    std::atomic<std::uint64_t> check{0};     // the query's hash, exclusive-or the interval
+    std::atomic<std::uint64_t> interval{0};  // first in the upper half, last in the lower; 0 = none
+  };
+
+  static std::uint64_t query_hash(const Token* query, std::size_t n);
+  Hint& hint(std::uint64_t hash) const { return hints_[hash & (n_hints_ - 1)]; }
   Token token(std::size_t i, std::size_t offset) const;
   int compare(std::size_t i, const Token* query, std::size_t n) const;
-  bool holds(Interval interval, const Token* query, std::size_t n) const;
+  std::size_t bound(Interval within, std::size_t offset, std::int64_t below) const;
   Interval narrow(Interval within, std::size_t offset, Token wanted) const;
   bool is_dead(std::int64_t position) const;
 
@@ -75,7 +85,7 @@ class Segment {
   Source source_;
   std::shared_ptr<const void> owner_;
   std::size_t n_hints_;  // a power of two
-  std::unique_ptr<std::atomic<std::uint64_t>[]> hints_;  // first in the upper half, last in the lower; 0 = none
+  std::unique_ptr<Hint[]> hints_;
 };
 
 using Segments = std::vector<std::shared_ptr<const Segment>>;
