@@ -115,13 +115,13 @@ NB_MODULE(_core, m) {
   nb::class_<MixtureRules>(m, "MixtureRules")
       .def("__init__",
            [](MixtureRules* self, std::size_t max_match, std::size_t context_most, std::size_t store_most,
-              std::size_t enough, std::size_t head_start, double context_doubt, double store_doubt,
-              std::size_t sure_from, double longest_share) {
-             new (self) MixtureRules{{max_match, context_most, store_most, enough, head_start},
+              std::size_t enough, std::size_t sure, std::size_t head_start, double context_doubt,
+              double store_doubt, std::size_t sure_from, double longest_share) {
+             new (self) MixtureRules{{max_match, context_most, store_most, enough, sure, head_start},
                                      {max_match, context_doubt, store_doubt, sure_from},
                                      longest_share};
            },
-           nb::kw_only(), "max_match"_a, "context_most"_a, "store_most"_a, "enough"_a, "head_start"_a,
+           nb::kw_only(), "max_match"_a, "context_most"_a, "store_most"_a, "enough"_a, "sure"_a, "head_start"_a,
            "context_doubt"_a, "store_doubt"_a, "sure_from"_a, "longest_share"_a);
 
   nb::class_<AuthorsRules>(m, "AuthorsRules")

@@ -97,10 +97,11 @@ Occurrence ContextIndex::occurrence(std::int32_t position, std::size_t match, So
   return {tokens() + position, left, static_cast<std::uint16_t>(match), source};
 }
 
-void ContextIndex::find(Suffix suffix, const ContextLimits& limits, Source source,
-                        std::vector<Occurrence>& out) const {
+std::size_t ContextIndex::find(Suffix suffix, const ContextLimits& limits, Source source,
+                               std::vector<Occurrence>& out) const {
   const std::size_t run = run_length(suffix, kOrders.front());
   const std::size_t before = out.size();
+  std::size_t longest = 0;
   std::size_t longer = std::numeric_limits<std::size_t>::max();  // matches this long were found in an earlier chain
   for (std::size_t k = 0; k < kOrderCount; ++k) {
     if (run < kOrders[k]) continue;
@@ -113,11 +114,14 @@ void ContextIndex::find(Suffix suffix, const ContextLimits& limits, Source sourc
       if (++visits > limits.most || out.size() - before >= limits.most) break;
       if (static_cast<std::size_t>(p) == size()) continue;
       const std::size_t match = agreeing(suffix.end, tokens() + p, std::min(cap, static_cast<std::size_t>(p)));
-      if (match >= kOrders[k] && match < longer) out.push_back(occurrence(p, match, source));
+      if (match < kOrders[k] || match >= longer) continue;
+      out.push_back(occurrence(p, match, source));
+      longest = std::max(longest, match);
     }
-    if (out.size() - before >= limits.enough) return;
+    if (out.size() - before >= limits.enough || longest >= limits.sure) break;
     longer = kOrders[k];
   }
+  return longest;
 }
 
 void ContextIndex::find_all(std::size_t max_match, Source source, std::vector<Occurrence>& out) const {

@@ -17,6 +17,7 @@ struct ContextLimits {
   std::size_t max_match;  // longer matches count as this long
   std::size_t most;       // occurrences visited for one n-gram order, and found in all
   std::size_t enough;     // no shorter order is asked once so many were found
+  std::size_t sure;       // ... or once a match of this length was
 };
 
 // Positions of every n-gram of 1, 2, 4 and 8 tokens, chained newest first from one hash table.
@@ -46,8 +47,8 @@ class ContextIndex {
   Suffix suffix() const { return {tokens_.data() + tokens_.size() - 1, size()}; }
 
   // Adds the occurrences of the suffix, longest order first; the end of the text itself has no continuation and is
-  // not one.
-  void find(Suffix suffix, const ContextLimits& limits, Source source, std::vector<Occurrence>& out) const;
+  // not one. Returns the longest match.
+  std::size_t find(Suffix suffix, const ContextLimits& limits, Source source, std::vector<Occurrence>& out) const;
 
   // Every occurrence of the last token, newest first, with its match length up to `max_match`; no other limit.
   void find_all(std::size_t max_match, Source source, std::vector<Occurrence>& out) const;

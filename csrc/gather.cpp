@@ -19,7 +19,7 @@ std::size_t tokens_before(const Token* end, std::size_t cap) {
 }  // namespace
 
 void Gather::find(const Sources& sources, std::vector<Occurrence>& out) {
-  const ContextLimits limits{limits_.max_match, limits_.context_most, limits_.enough};
+  const ContextLimits limits{limits_.max_match, limits_.context_most, limits_.enough, limits_.sure};
   for (const auto& store : sources.stores) {
     for (const auto& segment : *store) {
       for (std::size_t k = kFirstAsked; k < kStoredOrders.size(); ++k) {
@@ -29,13 +29,13 @@ void Gather::find(const Sources& sources, std::vector<Occurrence>& out) {
     }
   }
   if (sources.prediction != nullptr) find_predicted(sources, out);
-  sources.context.find(sources.context.suffix(), limits, Source::context, out);
-  find_stored(sources, out);
+  const std::size_t own = sources.context.find(sources.context.suffix(), limits, Source::context, out);
+  if (own < limits_.sure) find_stored(sources, out);
 }
 
 void Gather::find_predicted(const Sources& sources, std::vector<Occurrence>& out) const {
   const ContextIndex& guess = *sources.prediction;
-  guess.find(sources.context.suffix(), {limits_.max_match, limits_.context_most, limits_.enough}, Source::prediction, out);
+  guess.find(sources.context.suffix(), {limits_.max_match, limits_.context_most, limits_.enough, limits_.sure}, Source::prediction, out);
   const std::size_t written = sources.context.size() - sources.prompt_size;
   if (!sources.on_prediction || written >= guess.size()) return;
   const Token* next = guess.tokens() + written;

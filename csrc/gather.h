@@ -13,6 +13,7 @@ struct GatherLimits {
   std::size_t context_most;  // occurrences looked at in the context, and in the prediction
   std::size_t store_most;    // stored occurrences sampled for one match length
   std::size_t enough;        // shorter matches are not asked once so many occurrences were found
+  std::size_t sure;          // once the context matches so much, nothing shorter and nothing stored is asked
   std::size_t head_start;    // match length that an output not yet begun has with its prediction
 };
 

@@ -37,9 +37,9 @@ Token Segment::token(std::size_t i, std::size_t offset) const {
   return position < tokens_.size() ? tokens_[position] : kSeparator;
 }
 
-// Order of the i-th suffix against the query, cut to the query's length.
-int Segment::compare(std::size_t i, const Token* query, std::size_t n) const {
-  for (std::size_t j = 0; j < n; ++j) {
+// Order of the i-th suffix against the query, both cut to [from, to).
+int Segment::compare(std::size_t i, const Token* query, std::size_t from, std::size_t to) const {
+  for (std::size_t j = from; j < to; ++j) {
     const Token at = token(i, j);
     if (at != query[j]) return at < query[j] ? -1 : 1;
     if (at < 0) break;  // both ended
@@ -47,33 +47,33 @@ int Segment::compare(std::size_t i, const Token* query, std::size_t n) const {
   return 0;
 }
 
-// The first suffix of `within` whose token at `offset` is not under `below`. Three probes wait for memory together.
-std::size_t Segment::bound(Interval within, std::size_t offset, std::int64_t below) const {
-  const auto under = [&](std::size_t i) { return std::size_t{token(i, offset) < below}; };
-  std::size_t first = within.first;
-  std::size_t n = within.size();
+// The first suffix of a sorted range that is not `under`. Three probes wait for memory together.
+template <typename Under>
+std::size_t Segment::bound(Interval range, const Under& under) {
+  std::size_t first = range.first;
+  std::size_t n = range.size();
   while (n > 3) {
     const std::size_t part = n / 4;
-    const std::size_t parts_under = under(first + part) + under(first + 2 * part) + under(first + 3 * part);
-    first += parts_under == 0 ? 0 : parts_under * part + 1;
-    n = parts_under == 0 ? part : parts_under == 3 ? n - 3 * part - 1 : part - 1;
+    const std::size_t parts = std::size_t{under(first + part)} + under(first + 2 * part) + under(first + 3 * part);
+    first += parts == 0 ? 0 : parts * part + 1;
+    n = parts == 0 ? part : parts == 3 ? n - 3 * part - 1 : part - 1;
   }
-  while (n > 0 && under(first) != 0) {
+  while (n > 0 && under(first)) {
     ++first;
     --n;
   }
   return first;
 }
 
-// The part of `within`, whose suffixes agree in their first `offset` tokens, where `wanted` comes next.
-Interval Segment::narrow(Interval within, std::size_t offset, Token wanted) const {
-  const std::size_t first = bound(within, offset, wanted);
-  if (first == within.last || token(first, offset) != wanted) return {first, first};
+// The part of `within`, whose suffixes begin with the first `from` tokens of the query, that begins with `to` of them.
+Interval Segment::narrow(Interval within, std::size_t from, const Token* query, std::size_t to) const {
+  const std::size_t first = bound(within, [&](std::size_t i) { return compare(i, query, from, to) < 0; });
+  const auto matches = [&](std::size_t i) { return compare(i, query, from, to) == 0; };
+  if (first == within.last || !matches(first)) return {first, first};
   // The end is most often near: the range is doubled before it is searched.
   std::size_t reach = 1;
-  while (reach < within.last - first && token(first + reach, offset) == wanted) reach *= 2;
-  const Interval end{first + reach / 2, std::min(first + reach, within.last)};
-  return {first, bound(end, offset, std::int64_t{wanted} + 1)};
+  while (reach < within.last - first && matches(first + reach)) reach *= 2;
+  return {first, bound({first + reach / 2, std::min(first + reach, within.last)}, matches)};
 }
 
 // A suffix of today's text without its last tokens is a suffix of yesterday's: its interval is most often hinted.
@@ -85,7 +85,8 @@ Interval Segment::find(const Token* query, std::size_t n) const {
   const Interval guess{packed >> 32, packed & 0xFFFFFFFFU};
   const bool fits = (known.check.load(std::memory_order_relaxed) ^ packed) == hash;
   if (packed != 0 && fits && guess.first <= guess.last && guess.last <= suffixes_.size()) return guess;
-  const Interval found = narrow(find(query, n - 1), n - 1, query[n - 1]);
+  const std::size_t shorter = std::bit_floor(n - 1);  // prefixes of 1, 2, 4 and 8 tokens serve other queries too
+  const Interval found = narrow(find(query, shorter), shorter, query, n);
   const std::uint64_t packs = static_cast<std::uint64_t>(found.first) << 32 | found.last;
   known.interval.store(packs, std::memory_order_relaxed);
   known.check.store(hash ^ packs, std::memory_order_relaxed);
@@ -126,7 +127,7 @@ void Segment::check(std::vector<std::string>& problems) const {
       const Token* query = tokens_.data() + suffixes_[i];
       std::size_t n = 0;
       while (query[n] >= 0) ++n;
-      if (compare(i - 1, query, n) > 0) say(i, "is out of order");
+      if (compare(i - 1, query, 0, n) > 0) say(i, "is out of order");
     }
   }
 }

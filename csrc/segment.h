@@ -29,7 +29,8 @@ struct Interval {
 //
 // Ties: occurrences of equal suffixes stand in the array's order.
 // Memory of its own: the hints, 4 to 8 bytes a token but 8 KB to 2 MB, and 16 bytes a dead range.
-// Cost: find() one cache miss with a hint, else O(log m) for each token not hinted, three probes at a time.
+// Cost: find() one cache miss with a hint, else O(log m) for the longest prefix of 0, 1, 2, 4 or 8 tokens that
+// is hinted and each between it and n, three probes at a time.
 class Segment {
  public:
   struct Range {
@@ -74,9 +75,10 @@ class Segment {
   static std::uint64_t query_hash(const Token* query, std::size_t n);
   Hint& hint(std::uint64_t hash) const { return hints_[hash & (n_hints_ - 1)]; }
   Token token(std::size_t i, std::size_t offset) const;
-  int compare(std::size_t i, const Token* query, std::size_t n) const;
-  std::size_t bound(Interval within, std::size_t offset, std::int64_t below) const;
-  Interval narrow(Interval within, std::size_t offset, Token wanted) const;
+  int compare(std::size_t i, const Token* query, std::size_t from, std::size_t to) const;
+  template <typename Under>
+  static std::size_t bound(Interval range, const Under& under);
+  Interval narrow(Interval within, std::size_t from, const Token* query, std::size_t to) const;
   bool is_dead(std::int64_t position) const;
 
   std::span<const Token> tokens_;

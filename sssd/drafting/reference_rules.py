@@ -124,10 +124,14 @@ def _find(text: list[int], suffix: list[int], rules: MixtureRules, source: Sourc
             match = agreeing(suffix, len(suffix), text, p, min(rules.max_match, longer))
             if p < len(text) and order <= match < longer:
                 found.append(Occurrence(text, p, len(text) - p, match, source))
-        if len(found) >= rules.enough:
+        if len(found) >= rules.enough or _longest(found) >= rules.sure:
             break
         longer = order
     return found
+
+
+def _longest(occurrences: list[Occurrence]) -> int:
+    return max((o.match for o in occurrences), default=0)
 
 
 def _find_stored(evidence: Evidence, rules: MixtureRules) -> list[Occurrence]:
@@ -167,8 +171,8 @@ def _gather(rules: MixtureRules, evidence: Evidence) -> list[Occurrence]:
         match = min(rules.max_match, at + rules.head_start)
         found = [o for o in found if o.at != at]
         found.append(Occurrence(guess, at, len(guess) - at, match, Source.PREDICTION))
-    found += _find(evidence.context, evidence.context, rules, Source.CONTEXT)
-    return found + _find_stored(evidence, rules)
+    own = _find(evidence.context, evidence.context, rules, Source.CONTEXT)
+    return found + own + (_find_stored(evidence, rules) if _longest(own) < rules.sure else [])
 
 
 def _is_stored(occurrence: Occurrence) -> bool:
@@ -177,7 +181,7 @@ def _is_stored(occurrence: Occurrence) -> bool:
 
 def _weights(rules: MixtureRules, alive: list[Occurrence], depth: int) -> dict[tuple[bool, int], float]:
     """Of an occurrence, by whether it is stored text and its match length."""
-    longest = max((o.match for o in alive), default=0)
+    longest = _longest(alive)
     share = {(stored, m): 0.0 for stored in (False, True) for m in range(longest + 1)}
     left = 1.0
     for m in range(longest, 0, -1):

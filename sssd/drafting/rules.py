@@ -26,6 +26,7 @@ class MixtureRules:
     context_most: int = 100  # context occurrences looked at
     store_most: int = 32  # stored occurrences sampled for one match length
     enough: int = 16  # shorter matches are not asked once so many occurrences were found
+    sure: int = 20  # once the context matches so much, nothing shorter and nothing stored is asked: it would weigh nothing
     head_start: int = 4  # match length that an output not yet begun has with its prediction
     context_doubt: float = 4.0  # weight of the shorter matches' opinion, in context occurrences
     store_doubt: float = 8.0  # the same for stored occurrences
@@ -38,6 +39,7 @@ class MixtureRules:
             ("context_most", 1 <= self.context_most <= 4096, "1 to 4096"),
             ("store_most", 1 <= self.store_most <= 4096, "1 to 4096"),
             ("enough", self.enough >= 1, "1 or more"),
+            ("sure", self.sure >= CONTEXT_ORDERS[0], f"{CONTEXT_ORDERS[0]} or more"),
             ("head_start", 1 <= self.head_start <= self.max_match, "1 to max_match"),
             ("context_doubt", self.context_doubt > 0, "above 0"),
             ("store_doubt", self.store_doubt > 0, "above 0"),

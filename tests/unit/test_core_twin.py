@@ -15,7 +15,7 @@ from tests.helpers.streams import random_tokens, segment
 
 RULES = [
     MixtureRules(),
-    MixtureRules(enough=3, store_most=4, context_most=5, max_match=17, sure_from=3),
+    MixtureRules(enough=3, store_most=4, context_most=5, max_match=17, sure_from=3, sure=9),
     AuthorsRules(),
     AuthorsRules(window=9, enough=6, store_most=5, store_least=2, most_children=2),
 ]
