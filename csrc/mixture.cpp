@@ -31,12 +31,15 @@ void Mixture::tally(Stretch stretch, std::uint32_t depth) {
   numbers_.start(stretch.size);
   guides_ = {};
   longest_own_ = 0;
+  std::uint32_t branch = 0;
   for (std::uint32_t i = stretch.first; i < stretch.first + stretch.size; ++i) {
     const Occurrence& at = found_[pool_[i]];
     if (depth >= at.left || at.next[depth] < 0) continue;
     const Token token = at.next[depth];
-    const std::uint32_t branch = numbers_.number(token);
-    if (branch == branches_.size()) branches_.push_back({token, 0, 0, -1, Source::context});
+    if (branches_.empty() || branches_[branch].token != token) {  // neighbours most often agree
+      branch = numbers_.number(token);
+      if (branch == branches_.size()) branches_.push_back({token, 0, 0, -1, Source::context});
+    }
     ++branches_[branch].size;
     const std::uint16_t rung = levels_.rung(at.source, at.match);
     levels_.count(rung);
@@ -106,22 +109,30 @@ void Mixture::judge(const Place& place, const Branch& branch, double backed, Str
   double chance = branch.chance;
   if (guides_.newest >= 0) chance = (1 - rules_.longest_share) * chance + rules_.longest_share * backed;
   chance = std::min(chance, 1.0);
-  const double believed = learned_ != nullptr ? learned_->corrected(branch.source, chance) : chance;
-  enter({{branch.token, place.parent, branch.source, chance, place.path * believed}, occurrences, place.depth + 1});
+  const double path = place.path * (learned_ != nullptr ? learned_->corrected(branch.source, chance) : chance);
+  if (!rank({path, place.depth + 1, static_cast<std::uint32_t>(candidates_.size())})) return;
+  Candidate& candidate = candidates_.emplace_back();  // filled in place: a copy would wait for these very stores
+  candidate.node.token = branch.token;
+  candidate.node.parent = place.parent;
+  candidate.node.source = branch.source;
+  candidate.node.chance = chance;
+  candidate.node.path = path;
+  candidate.occurrences = occurrences;
+  candidate.depth = place.depth + 1;
 }
 
-// Keeps the best `budget` candidates in order; the first `n_taken_` are nodes of the tree already.
-void Mixture::enter(const Candidate& candidate) {
-  const Rank rank{candidate.node.path, candidate.depth, static_cast<std::uint32_t>(candidates_.size())};
+// Takes a place among the best `budget_`, the first `n_taken_` of which are nodes of the tree already; false if it is
+// none of them.
+bool Mixture::rank(const Rank& rank) {
   if (best_.size() == budget_) {
-    if (!rank.before(best_.back())) return;
-    best_.pop_back();
+    if (!rank.before(best_.back())) return false;
+  } else {
+    best_.emplace_back();
   }
-  candidates_.push_back(candidate);
-  best_.push_back(rank);
-  for (std::size_t i = best_.size() - 1; i > n_taken_ && rank.before(best_[i - 1]); --i) {
-    std::swap(best_[i], best_[i - 1]);
-  }
+  std::size_t i = best_.size() - 1;
+  for (; i > n_taken_ && rank.before(best_[i - 1]); --i) best_[i] = best_[i - 1];
+  best_[i] = rank;
+  return true;
 }
 
 void Mixture::draft(const Sources& sources, const Learned* learned, std::size_t budget, std::vector<Node>& out) {

@@ -97,7 +97,7 @@ class Mixture {
   void vote();
   std::uint32_t lay_down();
   void judge(const Place& place, const Branch& branch, double backed, Stretch occurrences);
-  void enter(const Candidate& candidate);
+  bool rank(const Rank& rank);
 
   MixtureRules rules_;
   Gather gather_;

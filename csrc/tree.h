@@ -12,11 +12,11 @@ namespace sssd {
 inline constexpr std::int32_t kRoot = -1;
 
 struct Node {
-  Token token;
-  std::int32_t parent;  // index of an earlier node, or kRoot
-  Source source;        // where its strongest evidence lies
-  double chance;        // probability of the token once its parent is accepted, as the rule says it
-  double path;          // product of the corrected chances down to it: its rank
+  Token token = 0;
+  std::int32_t parent = kRoot;      // index of an earlier node, or kRoot
+  Source source = Source::context;  // where its strongest evidence lies
+  double chance = 0;                // probability of the token once its parent is accepted, as the rule says it
+  double path = 0;                  // product of the corrected chances down to it: its rank
   double score = 0;     // probability that the whole path is accepted: what is handed out; set once the tree stands
 };
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -89,17 +90,18 @@ class _Arena:
             counts=counts,
         )
 
-    def fits(self, n_rows: int, width: int) -> bool:
-        return self.used + n_rows <= self.n_rows and width <= self.width
-
-    def hand_out(self) -> DraftTree:
-        """The next row's tree; the core has written it."""
-        tokens, parents, scores, source = next(self.trees)
-        n = self.counts[self.used]
-        self.used += 1
-        if n == self.width:
-            return DraftTree(tokens, parents, scores, source)
-        return DraftTree(tokens[:n], parents[:n], scores[:n], source[:n])
+    def hand_out(self, n_rows: int) -> list[DraftTree]:
+        """The next rows' trees; the core has written them."""
+        row, width, counts = self.used, self.width, self.counts
+        self.used = row + n_rows
+        handed = []
+        for tokens, parents, scores, source in islice(self.trees, n_rows):
+            n = counts[row]
+            row += 1
+            if n < width:
+                tokens, parents, scores, source = tokens[:n], parents[:n], scores[:n], source[:n]
+            handed.append(DraftTree(tokens, parents, scores, source))
+        return handed
 
 
 class _Published(NamedTuple):
@@ -204,19 +206,20 @@ class Retrieval:
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:
         """One tree a job, in order; the whole batch in one native call without the GIL."""
         width = 0
-        for job in jobs:
-            if job.budget > width:
-                width = job.budget
+        for _, budget in jobs:
+            if budget > width:
+                width = budget
         arena = self._arena
-        if not arena.fits(len(jobs), width):
-            arena = self._arena = _Arena(max(_ARENA_ROWS, len(jobs)), max(width, 1))
-        row = arena.used
-        for job in jobs:
-            arena.ids[row] = job.request_id
-            arena.budgets[row] = job.budget
+        n_rows = len(jobs)
+        if arena.used + n_rows > arena.n_rows or width > arena.width:
+            arena = self._arena = _Arena(max(_ARENA_ROWS, n_rows), max(width, 1))
+        row, ids, budgets = arena.used, arena.ids, arena.budgets
+        for request_id, budget in jobs:
+            ids[row] = request_id
+            budgets[row] = budget
             row += 1
-        self._core.propose(arena.batch, arena.used, len(jobs))
-        return [arena.hand_out() for _ in jobs]
+        self._core.propose(arena.batch, arena.used, n_rows)
+        return arena.hand_out(n_rows)
 
     def accept(self, request_id: int, tokens: Int32, tree: DraftTree) -> None:
         """Append committed tokens (int32 [k]) and learn from the tree proposed last, whatever of it was verified."""
