@@ -23,7 +23,7 @@ Segment::Segment(std::span<const Token> tokens, std::span<const std::int32_t> su
 }
 
 std::uint64_t Segment::query_hash(const Token* query, std::size_t n) {
-  std::uint64_t hash = n;
+  std::uint64_t hash = n * 0xD6E8FEB86659FD93ULL;  // far from every token: equal ends of unequal queries must differ
   for (std::size_t j = 0; j < n; ++j) {
     hash = (hash ^ static_cast<std::uint32_t>(query[j])) * 0x9E3779B97F4A7C15ULL;
     hash ^= hash >> 32;
