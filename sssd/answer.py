@@ -50,6 +50,7 @@ class Completion:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprob, ...]  # one a token where they were asked for
+    offsets: tuple[int, ...]  # of each token: characters of the text before it
     stats: Stats
     error: str | None = None  # why, when finish_reason is "error"
 
@@ -60,6 +61,8 @@ class Piece:
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token where they were asked for
+    offsets: tuple[int, ...] = ()  # of each token: characters of the answer before it
     completion: Completion | None = None
 
 
@@ -75,6 +78,7 @@ class Answer:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._offsets: list[int] = []
         self._lengths: dict[int, int] = {}
         self._drafted = [0] * len(Source)
         self._accepted = [0] * len(Source)
@@ -85,10 +89,10 @@ class Answer:
     def take(self, out: StepOutput) -> None:
         """Count a step's tokens one by one, in order, until the answer ends."""
         text: list[str] = []
-        taken = 0
+        offsets: list[int] = []
         stopped = False
         for token in out.tokens:
-            taken += 1
+            offsets.append(self._output.n_characters)
             if token in self._request.stop_ids:
                 continue  # the walk ended here; an ending token has no text
             cut = self._output.push(token)
@@ -96,15 +100,26 @@ class Answer:
             stopped = cut.stopped
             if stopped:
                 break
+        taken = len(offsets)
         finish: FinishReason | None = "stop" if stopped else out.finish
         if finish and not stopped:
             text.append(self._output.finish())
         self._count(out, taken)
         self._text += text
+        self._offsets += offsets
         if finish:
-            self.completion = self._complete(finish, out.error)
+            self.completion = Completion(
+                "".join(self._text),
+                tuple(self._token_ids),
+                finish,
+                tuple(self._logprobs),
+                tuple(self._offsets),
+                self.stats(),
+                out.error,
+            )
         if finish or out.tokens:
-            self.pieces.append(Piece("".join(text), out.tokens[:taken], self.completion))
+            logprobs = out.logprobs[:taken]
+            self.pieces.append(Piece("".join(text), out.tokens[:taken], logprobs, tuple(offsets), self.completion))
 
     def _count(self, out: StepOutput, taken: int) -> None:
         self._token_ids += out.tokens[:taken]
@@ -119,10 +134,11 @@ class Answer:
             self._drafted[i] += out.n_drafted[i]
             self._accepted[i] += out.n_accepted[i]
 
-    def _complete(self, finish: FinishReason, error: str | None) -> Completion:
+    def stats(self) -> Stats:
+        """What the request has taken so far."""
         now = perf_counter()
         first = now if self._first is None else self._first
-        stats = Stats(
+        return Stats(
             request_id=self._request.id,
             prompt_tokens=self._request.prompt_len,
             cached_tokens=self._request.n_reused,
@@ -136,7 +152,6 @@ class Answer:
             first_tokens=self._first_tokens,
             seed=self._request.seed,
         )
-        return Completion("".join(self._text), tuple(self._token_ids), finish, tuple(self._logprobs), stats, error)
 
 
 def _by_source(counts: list[int]) -> dict[str, int]:

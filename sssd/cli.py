@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay
+from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay, serve
 from sssd.errors import SssdError
 
 
@@ -55,5 +55,6 @@ for command in (
     datastore.datastore,
     replay.replay,
     overhead.overhead,
+    serve.serve,
 ):
     main.add_command(command)

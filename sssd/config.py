@@ -54,7 +54,7 @@ class SamplingParams:
             ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "0 to 20"),
         ):
             if not ok:
-                raise RequestError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}")
+                raise RequestError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}", param=name)
 
     @property
     def penalizes(self) -> bool:

@@ -53,7 +53,15 @@ class DatastoreError(SssdError):
 
 
 class RequestError(SssdError):
-    """A request is invalid; no other request is affected."""
+    """A request is invalid; no other request is affected.
+
+    `param` names the option to blame, `code` the kind of fault, where one is known.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
 
 
 class QueueFull(RequestError):

@@ -1,6 +1,6 @@
-"""The Python API: prompts in, completions out. Owns the loop that they run in and the answers that grow.
+"""The Python API: prompts in, completions out. Owns the answers that grow; steps the loop in the caller's thread.
 
-Knows the parts' public doors only; a step is the loop's business, a token the target's.
+A step is the loop's business, a token the target's.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from typing import overload
 import numpy as np
 
 from sssd.answer import Answer, Completion, Piece
-from sssd.config import LoopConfig, SamplingParams
-from sssd.drafting.base import Drafter
-from sssd.engines.base import Engine
-from sssd.errors import EngineError, RequestError
-from sssd.runtime.budget import Budget, BudgetStats, FixedBudget, MeasuredBudget
-from sssd.runtime.costs import OnlineCosts
-from sssd.runtime.loop import Loop, PhaseTimes
-from sssd.runtime.request import Request, make_request
-from sssd.runtime.scheduler import Scheduler
+from sssd.config import SamplingParams
+from sssd.errors import EngineError
+from sssd.model import Job, Model
+from sssd.runtime.budget import BudgetStats
+from sssd.runtime.loop import PhaseTimes
+from sssd.runtime.request import Request
 from sssd.spec import EngineSpec
-from sssd.text import Message, OutputText, Tokenizer
+from sssd.text import Message, Tokenizer
 from sssd.types import DraftOptions, Int32
 
 Prompt = str | Int32  # text, or int32 [n] token ids
@@ -30,57 +27,29 @@ Prompt = str | Int32  # text, or int32 [n] token ids
 class LLM:
     """A loaded model that answers prompts. Use it from one thread, and close it (or use `with`)."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        drafter: Drafter,
-        tokenizer: Tokenizer,
-        config: LoopConfig,
-        *,
-        costs: OnlineCosts | None = None,
-        first_request_id: int = 0,
-    ) -> None:
-        """`costs` decide how much of the drafts is verified in a step; without them, all of them are."""
-        chunk = config.chunk if config.fixed_width is None else config.fixed_width
-        width = _min_width(engine.spec, config)
-        budget: Budget = FixedBudget(min_width=width)
-        if costs is not None and config.fixed_width is None:
-            budget = MeasuredBudget(costs, min_width=width)
-        self._engine = engine
-        self._drafter = drafter
-        self._tokenizer = tokenizer
-        self._max_draft = min(config.max_draft_tokens, (config.fixed_width or engine.spec.max_len) - 1)
-        self._loop = Loop(
-            engine,
-            drafter,
-            Scheduler(n_slots=config.n_slots, chunk=chunk, n_warm=config.n_warm, max_waiting=config.max_waiting),
-            min_width=width,
-            branch_noise=0.0 if config.fastest else engine.spec.branch_noise,
-            budget=budget,
-        )
+    def __init__(self, model: Model) -> None:
+        self._model = model
         self._answers: dict[int, Answer] = {}
-        self._next_id = first_request_id
-        self._closed = False
 
     @property
     def spec(self) -> EngineSpec:
         """The model's facts."""
-        return self._engine.spec
+        return self._model.spec
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer."""
-        return self._tokenizer
+        return self._model.tokenizer
 
     @property
     def phase_times(self) -> PhaseTimes:
         """Where the loop's time went, since loading."""
-        return self._loop.times
+        return self._model.loop.times
 
     @property
     def budget_stats(self) -> BudgetStats:
         """How much was verified, how often, and whether it kept its promise."""
-        return self._loop.budget.stats()
+        return self._model.loop.budget.stats()
 
     @overload  # a str is a sequence of str as well: the first match is meant
     def generate(  # type: ignore[overload-overlap]
@@ -125,11 +94,11 @@ class LLM:
 
     def step(self) -> None:
         """One step over all that is queued; there must be something (`busy`). Raises EngineError."""
-        for out in self._loop.step():
+        for out in self._model.loop.step():
             answer = self._answers[out.request_id]
             answer.take(out)
             if answer.completion is not None and out.finish is None:
-                self._loop.cancel(out.request_id)
+                self._model.loop.cancel(out.request_id)
 
     def drop(self, answer: Answer) -> None:
         """Forget an answer of `submit`, and cancel its request if it still runs."""
@@ -138,7 +107,7 @@ class LLM:
     @property
     def busy(self) -> bool:
         """Whether a request waits or runs."""
-        return len(self._loop.scheduler) > 0
+        return len(self._model.loop.scheduler) > 0
 
     def chat(self, messages: Sequence[Message], params: SamplingParams = SamplingParams()) -> Completion:
         """Answer a conversation; the bundle's chat template writes the prompt. Raises RequestError without one."""
@@ -146,7 +115,7 @@ class LLM:
 
     def chat_ids(self, messages: Sequence[Message]) -> Int32:
         """The conversation as a prompt, int32 [n]."""
-        return np.array(self._tokenizer.encode(self._tokenizer.chat_prompt(messages), special=False), np.int32)
+        return np.array(self.tokenizer.encode(self.tokenizer.chat_prompt(messages), special=False), np.int32)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams = SamplingParams(), *, options: DraftOptions = DraftOptions()
@@ -171,10 +140,7 @@ class LLM:
 
     def close(self) -> None:
         """Release the engine and the drafter; calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._engine.close()
-            self._drafter.close()
+        self._model.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -184,32 +150,19 @@ class LLM:
 
     def _requests(self, prompts: Sequence[Prompt], params: SamplingParams, options: DraftOptions) -> list[Request]:
         """Check every prompt; nothing is queued yet."""
-        if self._closed:
+        if self._model.closed:
             raise EngineError("this LLM is closed: load the bundle again")
-        _check_tokens(params, self.spec)
-        requests = []
-        for prompt in prompts:
-            requests.append(
-                make_request(
-                    self._next_id,
-                    self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt,
-                    params,
-                    max_len=self.spec.max_len,
-                    vocab_size=self.spec.vocab_size,
-                    eos_ids=self.spec.eos_ids,
-                    options=options,
-                    max_draft_tokens=self._max_draft,
-                )
-            )
-            self._next_id += 1
-        return requests
+        return [
+            self._model.request(Job(self.tokenizer.encode(p) if isinstance(p, str) else p, params, options))
+            for p in prompts
+        ]
 
     def _queue(self, requests: list[Request]) -> list[Answer]:
         answers: list[Answer] = []
         try:
             for request in requests:
-                self._loop.add(request)
-                answers.append(Answer(request, OutputText(self._tokenizer, request.params.stop)))
+                self._model.loop.add(request)
+                answers.append(self._model.answer(request))
                 self._answers[request.id] = answers[-1]
         except BaseException:
             self._drop(answers)
@@ -218,22 +171,5 @@ class LLM:
 
     def _drop(self, answers: list[Answer]) -> None:
         for answer in answers:
-            self._loop.cancel(answer.request_id)
+            self._model.loop.cancel(answer.request_id)
             del self._answers[answer.request_id]
-
-
-def _min_width(spec: EngineSpec, config: LoopConfig) -> int:
-    if config.fixed_width is not None:
-        return config.fixed_width
-    return 1 if config.fastest else spec.min_width
-
-
-def _check_tokens(params: SamplingParams, spec: EngineSpec) -> None:
-    for name, ids in (("logit_bias", [i for i, _ in params.logit_bias]), ("stop_ids", params.stop_ids)):
-        if any(i >= spec.vocab_size for i in ids):
-            raise RequestError(f"{name} names token {max(ids)}: allowed is 0 to {spec.vocab_size - 1}")
-    if spec.scores == "topk" and (params.penalizes or params.logit_bias):
-        raise RequestError(
-            f"this bundle keeps the {spec.n_scores} best scores of a token only: penalties and logit_bias need all; "
-            "export it with full logits"
-        )

@@ -1,4 +1,4 @@
-"""The composition root: a bundle, an engine, a drafter and a budget become an `LLM`.
+"""The composition root: a bundle, an engine, a drafter and a budget become a Model or an LLM.
 
 The only file that picks parts by name. Knows nothing of steps and tokens.
 """
@@ -14,6 +14,7 @@ from sssd.drafting.base import Drafter
 from sssd.drafting.choose import DrafterName, make_drafter
 from sssd.errors import SssdError
 from sssd.llm import LLM
+from sssd.model import Model
 from sssd.runtime.calibration import fingerprint, load_calibration
 from sssd.runtime.costs import OnlineCosts, assumed
 from sssd.spec import Bundle, open_bundle
@@ -44,8 +45,6 @@ def load(
     file `datastore` too, and remembers finished requests in the file `live`. Options are LoopConfig's. Raises
     BundleError, EngineError, MissingExtra, DatastoreError, or SssdError for an option out of range.
     """
-    from sssd.engines.ort import OrtEngine
-
     config = LoopConfig(
         n_slots=n_slots,
         n_warm=n_warm,
@@ -55,13 +54,31 @@ def load(
         fixed_width=fixed_width,
         fastest=fastest,
     )
+    return LLM(
+        load_model(bundle, config, drafter=drafter, datastore=datastore, live=live, device=device, threads=threads)
+    )
+
+
+def load_model(
+    bundle: str | Path,
+    config: LoopConfig = LoopConfig(),
+    *,
+    drafter: DrafterName | Drafter | None = "retrieval",
+    datastore: str | Path | None = None,
+    live: str | Path | None = None,
+    device: str = "cpu",
+    threads: int = 0,
+) -> Model:
+    """What `load` and the server are made of; the same errors."""
+    from sssd.engines.ort import OrtEngine
+
     opened = open_bundle(bundle)
     tokenizer = Tokenizer(opened)
     files = _Files(None if datastore is None else Path(datastore), None if live is None else Path(live))
     source = _drafter(drafter, files, tokenizer, opened.spec.vocab_size)
-    engine = OrtEngine(opened, n_slots=n_slots + n_warm, device=device, threads=threads)
-    costs = engine_costs(opened, n_slots=n_slots, device=device, threads=threads)
-    return LLM(engine, source, tokenizer, config, costs=costs, first_request_id=_first_request_id(source, files))
+    engine = OrtEngine(opened, n_slots=config.n_slots + config.n_warm, device=device, threads=threads)
+    costs = engine_costs(opened, n_slots=config.n_slots, device=device, threads=threads)
+    return Model(engine, source, tokenizer, config, costs=costs, first_request_id=_first_request_id(source, files))
 
 
 def _first_request_id(drafter: Drafter, files: _Files) -> int:

@@ -14,6 +14,16 @@ from sssd.errors import BundleError, RequestError
 from sssd.spec import CHAT_TEMPLATE, TOKENIZER, Bundle
 
 
+def _byte_characters() -> dict[str, int]:
+    """The characters under which byte-level tokenizers keep bytes in their vocabulary: printable ones as they are."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTES = _byte_characters()
+
+
 class Message(NamedTuple):
     """One turn of a conversation."""
 
@@ -34,6 +44,7 @@ class Tokenizer:
             raise BundleError(f"{self._path} is not a tokenizer: {e}; export the model again") from None
         self._eos_ids = bundle.spec.eos_ids
         self._bos_id = bundle.spec.bos_id
+        self._byte_level = "ByteLevel" in str(self._core.decoder)
         self._template = bundle.file(CHAT_TEMPLATE).read_text("utf-8") if bundle.has(CHAT_TEMPLATE) else None
 
     @property
@@ -57,6 +68,26 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens; bytes that are no UTF-8 become U+FFFD."""
         return str(self._core.decode(list(ids), skip_special_tokens=True))
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to the text, by itself; a special token's bytes are its name's."""
+        name = self._core.id_to_token(token)
+        if name is None:
+            return b""
+        if self._byte_level:
+            found = [_BYTES.get(c) for c in name]
+            return name.encode() if None in found else bytes(b for b in found if b is not None)
+        if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+            return bytes([int(name[3:5], 16)])
+        return str(name).replace("▁", " ").encode()
+
+    def token_text(self, token: int) -> str:
+        """A token by itself as text; what is no UTF-8 is shown as OpenAI shows it, such as "bytes:\\xe2\\x82"."""
+        data = self.token_bytes(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{b:02x}" for b in data)
 
     def chat_prompt(self, messages: Sequence[Message]) -> str:
         """The conversation as the model's template writes it, up to where the assistant speaks.
@@ -113,6 +144,11 @@ class Detokenizer:
         self._end = 0  # tokens before this one have been turned into text
         self._sent = 0  # characters given out so far
 
+    @property
+    def n_characters(self) -> int:
+        """Characters given out so far."""
+        return self._sent
+
     def push(self, token: int) -> str:
         """Add one token; the text that is certain now."""
         self._ids.append(token)
@@ -145,6 +181,11 @@ class OutputText:
         self._detokenizer = Detokenizer(tokenizer)
         self._stop = stop
         self._held = ""  # text that may be the beginning of a stop string
+
+    @property
+    def n_characters(self) -> int:
+        """Characters of the text so far, those held back included; a character counts when its last byte is there."""
+        return self._detokenizer.n_characters
 
     def push(self, token: int) -> Cut:
         """Add one token. After a stop string the stream is over."""

@@ -18,6 +18,7 @@ from sssd.drafting.confidence import ReliabilityBin
 from sssd.engines.base import Engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
+from sssd.model import Model
 from sssd.runtime.costs import OnlineCosts
 from sssd.spec import EngineSpec
 from sssd.text import Tokenizer
@@ -143,4 +144,4 @@ def open_lane(
         fixed_width=fixed_width,
         fastest=mode == FASTEST_BASELINE,
     )
-    return Lane(mode, drafter, LLM(engine, drafter, tokenizer, config, costs=costs))
+    return Lane(mode, drafter, LLM(Model(engine, drafter, tokenizer, config, costs=costs)))

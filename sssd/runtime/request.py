@@ -115,13 +115,16 @@ def make_request(
     """
     ids = np.asarray(prompt, np.int64)
     if not len(ids):
-        raise RequestError("the prompt is empty: give at least one token")
+        raise RequestError("the prompt is empty: give at least one token", param="prompt")
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-        raise RequestError(f"the prompt holds token id {int(ids.max())}: allowed is 0 to {vocab_size - 1}")
+        wrong = int(ids.min() if int(ids.min()) < 0 else ids.max())
+        raise RequestError(f"the prompt holds token id {wrong}: allowed is 0 to {vocab_size - 1}", param="prompt")
     if len(ids) + params.max_tokens > max_len:
         raise RequestError(
             f"{len(ids)} prompt tokens and max_tokens {params.max_tokens} exceed the bundle's {max_len} tokens: "
-            "shorten the prompt, lower max_tokens, or export with a larger --max-len"
+            "shorten the prompt, lower max_tokens, or export with a larger --max-len",
+            param="max_tokens",
+            code="context_length_exceeded",
         )
     tokens = np.zeros(len(ids) + params.max_tokens, np.int32)
     tokens[: len(ids)] = ids

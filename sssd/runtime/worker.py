@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from sssd.errors import EngineError, SssdError
@@ -25,7 +26,7 @@ Deliver = Callable[[StepOutput], None]  # called on the worker's thread; must no
 class _Add:
     request: Request
     deliver: Deliver
-    answer: queue.SimpleQueue[SssdError | None]  # whether it was taken
+    taken: Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,19 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name="sssd-loop", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, deliver: Deliver) -> None:
-        """Queue a request; its outputs go to `deliver`, the last one with a finish.
+    def submit(self, request: Request, deliver: Deliver) -> Future[None]:
+        """Queue a request; its outputs go to `deliver`, the last one with a finish. Does not wait.
 
-        Waits until the loop has taken it, for one step at most. Raises RequestError, QueueFull, or EngineError after
-        `close`.
+        The future is done when the loop has taken the request, after one step at most, and holds RequestError,
+        QueueFull or EngineError when it has not; cancelled before that, the request is not taken.
         """
-        answer: queue.SimpleQueue[SssdError | None] = queue.SimpleQueue()
+        taken: Future[None] = Future()
         with self._gate:
-            if self._closed:
-                raise EngineError("this worker is closed")
-            self._inbox.put(_Add(request, deliver, answer))
-        refused = answer.get()
-        if refused is not None:
-            raise refused
+            if not self._closed:
+                self._inbox.put(_Add(request, deliver, taken))
+                return taken
+        taken.set_exception(EngineError("this worker is closed"))
+        return taken
 
     def cancel(self, request_id: int) -> None:
         """Drop a request as soon as the step that runs has ended; nothing is delivered for it after that."""
@@ -92,8 +92,8 @@ class Worker:
             self._deliver(StepOutput(request_id, (), finish="error", error=why))
         while not self._inbox.empty():
             message = self._inbox.get()
-            if isinstance(message, _Add):
-                message.answer.put(EngineError("this worker is closed"))
+            if isinstance(message, _Add) and message.taken.set_running_or_notify_cancel():
+                message.taken.set_exception(EngineError("this worker is closed"))
 
     def _take_in(self) -> bool:
         """Everything that has come in; waits for something while nothing runs. False when it is time to stop."""
@@ -106,17 +106,18 @@ class Worker:
             if isinstance(message, _Cancel):
                 self._readers.pop(message.request_id, None)
                 self._loop.cancel(message.request_id)
-            else:
-                message.answer.put(self._add(message))
+            elif message.taken.set_running_or_notify_cancel():
+                self._add(message)
         return True
 
-    def _add(self, message: _Add) -> SssdError | None:
+    def _add(self, message: _Add) -> None:
         try:
             self._loop.add(message.request)
         except SssdError as e:
-            return e
-        self._readers[message.request.id] = message.deliver
-        return None
+            message.taken.set_exception(e)
+        else:
+            self._readers[message.request.id] = message.deliver
+            message.taken.set_result(None)
 
     def _deliver(self, out: StepOutput) -> None:
         deliver = self._readers.get(out.request_id)

@@ -29,11 +29,13 @@ ALLOWED = {
     "runtime": PURE | {"runtime"},
     "text": PURE,
     "answer": PURE | {"runtime", "text"},
-    "llm": PURE | {"drafting", "engines", "runtime", "text", "answer"},
+    "model": PURE | {"drafting", "engines", "runtime", "text", "answer"},
+    "llm": PURE | {"drafting", "engines", "runtime", "text", "answer", "model"},
     # parity runs a graph through the engines; nothing else of export knows them
-    "loading": PURE | {"drafting", "engines", "runtime", "text", "llm"},
+    "loading": PURE | {"drafting", "engines", "runtime", "text", "model", "llm"},
     "export": PURE | {"export", "engines", "text"},
-    "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "llm", "loading", "bench"},
+    "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "model", "llm", "loading", "bench"},
+    "server": PURE | {"drafting", "runtime", "text", "answer", "model", "server"},
     "commands": None,  # everything
     "cli": None,
     "__init__": PURE | {"answer", "llm", "loading", "text", "export"},
@@ -48,6 +50,8 @@ HEAVY = {
     "tokenizers",
     "gguf",
     "pydivsufsort",
+    "fastapi",
+    "uvicorn",
 }
 
 

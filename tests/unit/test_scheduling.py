@@ -253,7 +253,7 @@ def test_a_reader_that_fails_is_cancelled_and_the_others_go_on() -> None:
         worker.submit(request(99, [1], SamplingParams(max_tokens=200)), faulty)
         got = deliveries(worker, [request(0, [1, 2], SamplingParams(max_tokens=5))])
         assert tokens_of(got)[0] == alone([1, 2], SamplingParams(max_tokens=5))
-        worker.submit(request(99, [1], SamplingParams(max_tokens=2)), lambda out: None)
+        worker.submit(request(99, [1], SamplingParams(max_tokens=2)), lambda out: None).result(10)
     finally:
         worker.close()
 
@@ -264,7 +264,7 @@ def test_the_worker_refuses_with_the_loops_own_error_and_sleeps_when_idle() -> N
     try:
         worker.submit(request(0, [1], SamplingParams(max_tokens=200)), lambda out: None)
         with pytest.raises(RequestError, match="in use"):
-            worker.submit(request(0, [1], SamplingParams(max_tokens=2)), lambda out: None)
+            worker.submit(request(0, [1], SamplingParams(max_tokens=2)), lambda out: None).result(10)
         worker.cancel(0)
         deadline = time.monotonic() + 10
         while len(loop.scheduler) and time.monotonic() < deadline:
@@ -275,7 +275,7 @@ def test_the_worker_refuses_with_the_loops_own_error_and_sleeps_when_idle() -> N
     finally:
         worker.close()
     with pytest.raises(EngineError, match="closed"):
-        worker.submit(request(1, [1], SamplingParams(max_tokens=2)), lambda out: None)
+        worker.submit(request(1, [1], SamplingParams(max_tokens=2)), lambda out: None).result(10)
 
 
 def test_closing_ends_what_runs_with_an_error() -> None:

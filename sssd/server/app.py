@@ -1,0 +1,176 @@
+"""The HTTP application: routes, bodies in, replies out. Owns paths and statuses; the endpoints' meaning is elsewhere.
+
+Middleware has to be plain ASGI: Starlette's BaseHTTPMiddleware hides that a client has gone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TypeVar
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+import sssd
+from sssd.errors import SssdError
+from sssd.server.chat import ChatExchange, conversation_ids
+from sssd.server.completions import CompletionExchange
+from sssd.server.errors import ApiError, bad_request, from_ours
+from sssd.server.exchange import Context, Exchange
+from sssd.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from sssd.server.replies import DetokenizeReply, ModelCard, ModelList, TokenizeReply, VersionReply
+from sssd.server.serving import Serving
+from sssd.server.settings import Settings
+from sssd.server.stream import ClientGone, EventStream, events_of, failure, unless_gone
+from sssd.server.usage import metrics_of, usage_of
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def make_app(serving: Serving, settings: Settings) -> FastAPI:
+    """The application that answers from `serving`, which the caller closes after it."""
+    context = Context(serving.model, settings)
+    app = FastAPI(title="sssd", version=sssd.__version__, docs_url=None, redoc_url=None)
+    app.state.serving = serving
+    app.state.settings = settings
+    app.state.names = context.names
+    _add_errors(app)
+    _add_generation(app, serving, context)
+    _add_models(app, context)
+    _add_tokens(app, context)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return as_json(error.reply(), status=error.status, headers=error.headers())
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, SssdError)
+        return await refused(request, from_ours(error))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path}: {error.detail}"
+        return await refused(request, ApiError(error.status_code, what))
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it; the number is for the log
+
+    async def fault(request: Request, error: Exception) -> Response:
+        return await refused(request, ApiError(500, "internal error: see the server's log", code="internal_error"))
+
+    app.add_exception_handler(ApiError, refused)
+    app.add_exception_handler(SssdError, ours)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientGone, gone)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, fault)
+
+
+def _add_generation(app: FastAPI, serving: Serving, context: Context) -> None:
+    limit = context.settings.max_body_bytes
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        asked = await read_body(request, CompletionRequest, limit)
+        return await _answer(request, serving, CompletionExchange(asked, context))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        asked = await read_body(request, ChatRequest, limit)
+        return await _answer(request, serving, ChatExchange(asked, context))
+
+
+async def _answer(request: Request, serving: Serving, exchange: Exchange) -> Response:
+    call = await serving.call(exchange.jobs)
+    if exchange.streaming is not None:
+        return EventStream(events_of(exchange, call))
+    try:
+        done = await unless_gone(request, call.completions())
+    finally:
+        call.close()
+    failures = [error for one in done if (error := failure(one))]
+    if failures:
+        raise failures[0]
+    reply = exchange.reply(done)
+    reply.usage = usage_of(call.stats(), exchange.n)
+    reply.metrics = metrics_of(call.stats(), call.max_draft_tokens)
+    return as_json(reply)
+
+
+def _add_models(app: FastAPI, context: Context) -> None:
+    started = int(time.time())
+    spec = context.model.spec
+    cards = [ModelCard(id=n, created=started, root=spec.name, max_model_len=spec.max_len) for n in context.names]
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return as_json(ModelList(data=cards))
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        context.name_for(name)
+        return as_json(next(card for card in cards if card.id == name))
+
+    @app.get("/version")
+    async def version() -> Response:
+        return as_json(VersionReply(version=sssd.__version__))
+
+
+def _add_tokens(app: FastAPI, context: Context) -> None:
+    limit = context.settings.max_body_bytes
+    tokenizer, spec = context.model.tokenizer, context.model.spec
+
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        asked = await read_body(request, TokenizeRequest, limit)
+        context.name_for(asked.model)
+        if (asked.prompt is None) == (asked.messages is None):
+            raise bad_request("give either prompt or messages", "prompt")
+        if asked.messages is not None:
+            ids = conversation_ids(asked.messages, tokenizer)
+        else:
+            ids = tokenizer.encode(asked.prompt or "", special=asked.add_special_tokens)
+        names = [tokenizer.token_text(i) for i in ids] if asked.return_token_strs else None
+        return as_json(TokenizeReply(count=len(ids), max_model_len=spec.max_len, tokens=ids, token_strs=names))
+
+    @app.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        asked = await read_body(request, DetokenizeRequest, limit)
+        context.name_for(asked.model)
+        wrong = [i for i in asked.tokens if i >= spec.vocab_size]
+        if wrong:
+            raise bad_request(f"tokens holds {wrong[0]}: allowed is 0 to {spec.vocab_size - 1}", "tokens")
+        return as_json(DetokenizeReply(prompt=tokenizer.decode(asked.tokens)))
+
+
+async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
+    """The request's JSON. Raises ApiError naming the field whose value does not fit."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise ApiError(413, f"the body has more than {limit} bytes: send less", code="body_too_large")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as e:
+        message, _, path = str(e).partition(" - at `$")
+        param = path.strip("`").lstrip(".") or _missing(message)
+        raise bad_request(f"{param}: {message}" if param else message, param, "invalid_type") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise bad_request(f"the body is no JSON: {e}", code="invalid_json") from None
+
+
+def _missing(message: str) -> str | None:
+    """The field of "Object missing required field `x`"."""
+    return message.split("`")[1] if "field `" in message else None
+
+
+def as_json(value: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")

@@ -1,0 +1,137 @@
+"""From the API's fields to our own options. Owns defaults, and what is refused by name.
+
+Knows no HTTP: what cannot be honoured is an ApiError that names the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from time import monotonic
+
+import numpy as np
+
+from sssd.config import SamplingParams
+from sssd.model import Job, Model
+from sssd.server.errors import bad_request
+from sssd.server.protocol import Common, ContentPart, Prediction
+from sssd.server.settings import Settings
+from sssd.types import DraftOptions, Int32
+
+MOST_STOPS = 16  # OpenAI allows four
+
+
+def jobs(
+    asked: Common,
+    prompts: Sequence[Sequence[int]],
+    model: Model,
+    settings: Settings,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+) -> list[Job]:
+    """`n` jobs a prompt, prompt after prompt. Raises ApiError or RequestError naming the field."""
+    n = 1 if asked.n is None else asked.n
+    if n * len(prompts) > settings.max_choices:
+        raise bad_request(f"{len(prompts)} prompts with n {n} are more than {settings.max_choices} answers", "n")
+    _refuse(asked)
+    seed = secrets.randbits(63) if asked.seed is None else asked.seed % 2**64
+    options = _drafting(asked, model)
+    timeout = settings.timeout if asked.timeout is None else asked.timeout
+    return [
+        Job(
+            prompt,
+            _sampling(asked, settings, _fitting(max_tokens, len(prompt), model), _seed(seed, i), logprobs),
+            options,
+            max_draft_tokens=_draft_tokens(asked),
+            priority=asked.priority or 0,
+            deadline=None if timeout is None else monotonic() + timeout,
+        )
+        for prompt in prompts
+        for i in range(n)
+    ]
+
+
+def _refuse(asked: Common) -> None:
+    if asked.response_format is not None and asked.response_format.type != "text":
+        raise bad_request(f"response_format {asked.response_format.type!r} is not supported", "response_format")
+
+
+def _fitting(given: int | None, prompt_len: int, model: Model) -> int:
+    """As many tokens as fit, unless the request says how many."""
+    return given if given is not None else max(1, model.spec.max_len - prompt_len)
+
+
+def _seed(seed: int, choice: int) -> int:
+    """Each answer to a prompt draws by a seed of its own, which depends on the given one only."""
+    if choice == 0:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest(), "little")
+
+
+def _sampling(asked: Common, settings: Settings, max_tokens: int, seed: int, logprobs: int | None) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=asked.min_tokens or 0,
+        temperature=settings.temperature if asked.temperature is None else asked.temperature,
+        top_k=0 if asked.top_k in (None, -1) else asked.top_k,  # -1 is how vLLM says off
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        min_p=asked.min_p or 0.0,
+        seed=seed,
+        repetition_penalty=1.0 if asked.repetition_penalty is None else asked.repetition_penalty,
+        presence_penalty=asked.presence_penalty or 0.0,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        logit_bias=_bias(asked.logit_bias or {}),
+        stop=_stops(asked.stop),
+        stop_ids=tuple(asked.stop_token_ids or ()),
+        ignore_eos=bool(asked.ignore_eos),
+        logprobs=logprobs,
+    )
+
+
+def _bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple((int(token), bias) for token, bias in given.items())
+    except ValueError:
+        raise bad_request("logit_bias has a key that is no token id", "logit_bias") from None
+
+
+def _stops(given: str | list[str] | None) -> tuple[str, ...]:
+    stops = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(stops) > MOST_STOPS:
+        raise bad_request(f"stop has {len(stops)} strings: allowed are {MOST_STOPS}", "stop")
+    return stops
+
+
+def _draft_tokens(asked: Common) -> int | None:
+    if asked.speculative is None:
+        return None
+    return asked.speculative.max_draft_tokens if asked.speculative.enabled else 0
+
+
+def _drafting(asked: Common, model: Model) -> DraftOptions:
+    given = asked.speculative
+    prediction = None if asked.prediction is None else _predicted(asked.prediction, model)
+    if given is None:
+        return DraftOptions(prediction=prediction)
+    if given.sources is not None:
+        raise bad_request("speculative.sources is not supported", "speculative.sources")
+    namespaces = DraftOptions().namespaces if given.namespace is None else (given.namespace,)
+    return DraftOptions(namespaces, given.remember, prediction)
+
+
+def _predicted(given: Prediction, model: Model) -> Int32:
+    return np.array(model.tokenizer.encode(text_of(given.content, "prediction"), special=False), np.int32)
+
+
+def text_of(content: str | list[ContentPart] | None, field: str) -> str:
+    """The text of a message's content. Raises ApiError naming `field` for a part that is no text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
+        if part.type != "text" or part.text is None:
+            raise bad_request(f"{field}[{i}] is of type {part.type!r}: only text is served", f"{field}[{i}].type")
+    return "".join(part.text or "" for part in content)
