@@ -50,7 +50,7 @@ class ChatExchange:
         return self._chunk(
             [
                 ChatChunkChoice(
-                    index=part.index,
+                    index=part.choice,
                     delta=Delta(content=piece.text) if piece.text else Delta(),
                     logprobs=self._logprobs(piece.logprobs),
                     finish_reason=finish,

@@ -48,7 +48,7 @@ class CompletionExchange:
         return self._with(
             [
                 CompletionChoice(
-                    index=part.index,
+                    index=part.choice,
                     text=piece.text,
                     logprobs=self._logprobs(piece.logprobs, piece.offsets),
                     finish_reason=finish,

@@ -87,7 +87,7 @@ class Exchange(Protocol):
     def streaming(self) -> Streaming | None:
         """How to stream; None = answer at once."""
 
-    def opening(self) -> list[Event]:
+    def opening(self) -> Sequence[Event]:
         """Events before the first token."""
 
     def event(self, part: Part) -> Event:

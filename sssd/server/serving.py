@@ -20,7 +20,7 @@ from sssd.types import StepOutput
 class Part(NamedTuple):
     """A piece of one of a call's answers."""
 
-    index: int  # of the job
+    choice: int  # the job it answers
     piece: Piece
 
 
