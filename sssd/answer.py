@@ -51,8 +51,9 @@ class Completion:
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprob, ...]  # one a token where they were asked for
     offsets: tuple[int, ...]  # of each token: characters of the text before it
+    prompt_logprobs: tuple[TokenLogprob, ...]  # of the prompt's tokens but the first, where they were asked for
     stats: Stats
-    error: str | None = None  # why, when finish_reason is "error"
+    error: str | None = None  # why, when finish_reason is "error" or "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Piece:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token where they were asked for
     offsets: tuple[int, ...] = ()  # of each token: characters of the answer before it
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first piece, where they were asked for
     completion: Completion | None = None
 
 
@@ -79,6 +81,7 @@ class Answer:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._offsets: list[int] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
         self._lengths: dict[int, int] = {}
         self._drafted = [0] * len(Source)
         self._accepted = [0] * len(Source)
@@ -93,37 +96,38 @@ class Answer:
         stopped = False
         for token in out.tokens:
             offsets.append(self._output.n_characters)
-            if token in self._request.stop_ids:
-                continue  # the walk ended here; an ending token has no text
+            if token in self._request.stop_ids and not self._request.params.include_stop:
+                continue  # the walk ended here
             cut = self._output.push(token)
             text.append(cut.text)
             stopped = cut.stopped
             if stopped:
                 break
-        taken = len(offsets)
         finish: FinishReason | None = "stop" if stopped else out.finish
         if finish and not stopped:
             text.append(self._output.finish())
-        self._count(out, taken)
+        first = not self._token_ids
+        self._count(out, len(offsets))
         self._text += text
         self._offsets += offsets
         if finish:
-            self.completion = Completion(
-                "".join(self._text),
-                tuple(self._token_ids),
-                finish,
-                tuple(self._logprobs),
-                tuple(self._offsets),
-                self.stats(),
-                out.error,
-            )
+            self.completion = self._complete(finish, out.error)
         if finish or out.tokens:
-            logprobs = out.logprobs[:taken]
-            self.pieces.append(Piece("".join(text), out.tokens[:taken], logprobs, tuple(offsets), self.completion))
+            self.pieces.append(
+                Piece(
+                    "".join(text),
+                    out.tokens[: len(offsets)],
+                    out.logprobs[: len(offsets)],
+                    tuple(offsets),
+                    tuple(self._prompt_logprobs) if first else (),
+                    self.completion,
+                )
+            )
 
     def _count(self, out: StepOutput, taken: int) -> None:
         self._token_ids += out.tokens[:taken]
         self._logprobs += out.logprobs[:taken]
+        self._prompt_logprobs += out.prompt_logprobs
         if not out.tokens:
             return
         if self._first is None:
@@ -133,6 +137,18 @@ class Answer:
         for i in range(len(Source)):
             self._drafted[i] += out.n_drafted[i]
             self._accepted[i] += out.n_accepted[i]
+
+    def _complete(self, finish: FinishReason, error: str | None) -> Completion:
+        return Completion(
+            "".join(self._text),
+            tuple(self._token_ids),
+            finish,
+            tuple(self._logprobs),
+            tuple(self._offsets),
+            tuple(self._prompt_logprobs),
+            self.stats(),
+            error,
+        )
 
     def stats(self) -> Stats:
         """What the request has taken so far."""

@@ -34,7 +34,10 @@ class SamplingParams:
     stop: tuple[str, ...] = ()  # strings that end the output; not part of its text
     stop_ids: tuple[int, ...] = ()  # tokens that end the output, beside the model's own
     ignore_eos: bool = False  # the model's own ending tokens do not end the output
+    include_stop: bool = False  # the stop string, or the ending token's text, is part of the output's text
+    skip_special: bool = True  # special tokens have no text
     logprobs: int | None = None  # alternatives to report for each token; None = no logprobs
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens, but the first
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -52,6 +55,7 @@ class SamplingParams:
             ("stop", all(self.stop), "strings that are not empty"),
             ("stop_ids", all(i >= 0 for i in self.stop_ids), "token ids"),
             ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "0 to 20"),
+            ("prompt_logprobs", self.prompt_logprobs is None or 0 <= self.prompt_logprobs <= 20, "0 to 20"),
         ):
             if not ok:
                 raise RequestError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}", param=name)

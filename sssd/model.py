@@ -106,7 +106,11 @@ class Model:
 
     def answer(self, request: Request) -> Answer:
         """An empty answer to `request`, to be given its step outputs."""
-        return Answer(request, OutputText(self.tokenizer, request.params.stop))
+        params = request.params
+        text = OutputText(
+            self.tokenizer, params.stop, include_stop=params.include_stop, skip_special=params.skip_special
+        )
+        return Answer(request, text)
 
     def close(self) -> None:
         """Release the engine and the drafter; calling it again does nothing. The loop must not be running."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from sssd.errors import BundleError, RequestError
@@ -65,9 +66,9 @@ class Tokenizer:
         """Token ids of many texts at once, on all cores."""
         return [list(e.ids) for e in self._core.encode_batch_fast(list(texts), add_special_tokens=special)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens; bytes that are no UTF-8 become U+FFFD."""
-        return str(self._core.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text, without special tokens unless told otherwise; bytes that are no UTF-8 become U+FFFD."""
+        return str(self._core.decode(list(ids), skip_special_tokens=skip_special))
 
     def token_bytes(self, token: int) -> bytes:
         """What one token adds to the text, by itself; a special token's bytes are its name's."""
@@ -137,8 +138,8 @@ class Detokenizer:
     A piece is held back while it ends inside a character. Cost of `push`: decoding a window of a few tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+        self._decode = partial(tokenizer.decode, skip_special=skip_special)
         self._ids: list[int] = []
         self._begin = 0  # first token of the window that gives context to the decoder
         self._end = 0  # tokens before this one have been turned into text
@@ -152,8 +153,8 @@ class Detokenizer:
     def push(self, token: int) -> str:
         """Add one token; the text that is certain now."""
         self._ids.append(token)
-        before = self._tokenizer.decode(self._ids[self._begin : self._end])
-        now = self._tokenizer.decode(self._ids[self._begin :])
+        before = self._decode(self._ids[self._begin : self._end])
+        now = self._decode(self._ids[self._begin :])
         if len(now) <= len(before) or now.endswith("\ufffd"):
             return ""
         self._begin, self._end = self._end, len(self._ids)
@@ -162,7 +163,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """The text held back, as `decode` shows it when nothing follows."""
-        rest = self._tokenizer.decode(self._ids)[self._sent :]
+        rest = self._decode(self._ids)[self._sent :]
         self._sent += len(rest)
         return rest
 
@@ -175,11 +176,14 @@ class Cut(NamedTuple):
 
 
 class OutputText:
-    """An output's text with stop strings cut off: what could still become one is held back."""
+    """An output's text up to its first stop string: what could still become one is held back."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], *, include_stop: bool = False, skip_special: bool = True
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
         self._stop = stop
+        self._include_stop = include_stop
         self._held = ""  # text that may be the beginning of a stop string
 
     @property
@@ -199,10 +203,11 @@ class OutputText:
 
     def _cut(self, piece: str) -> Cut:
         text = self._held + piece
-        found = [at for s in self._stop if (at := text.find(s)) >= 0]
+        found = [(at, len(s)) for s in self._stop if (at := text.find(s)) >= 0]
         if found:
             self._held = ""
-            return Cut(text[: min(found)], stopped=True)
+            at, length = min(found)
+            return Cut(text[: at + length if self._include_stop else at], stopped=True)
         keep = max((_overlap(text, s) for s in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return Cut(text[: len(text) - keep], stopped=False)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sssd.types import Bool, DraftTree, Float32, Int32, Int64, StepPlan, Uint8, VerifyBatch
+from sssd.types import Bool, DraftTree, Float32, Int32, Int64, Row, StepPlan, Uint8, VerifyBatch
 
 
 def pack(
@@ -52,7 +52,7 @@ def pack(
         position_ids=past[:, None] + mask.sum(axis=2) - 1,
         past_lens=past,
         tree_mask=mask,
-        logit_rows=_scored_columns(n_forced, n_nodes, min_width),
+        logit_rows=_scored_columns(np.array([first_scored(row) for row in rows], np.int64), n_nodes, min_width),
         parents=parents,
         n_forced=n_forced,
         n_nodes=n_nodes,
@@ -104,9 +104,13 @@ def ancestor_mask(parents: Int32) -> Bool:
     return mask
 
 
-def _scored_columns(n_forced: Int32, n_nodes: Int32, min_width: int) -> Int64:
-    """int64 [B, R]: the root (last forced column) and the tree's columns; short rows repeat their last column."""
-    first = np.maximum(n_forced - 1, 0).astype(np.int64)
+def first_scored(row: Row) -> int:
+    """The first column whose scores are wanted: the root (last forced column), or column 0 for an echo."""
+    return 0 if row.echo is not None else max(len(row.forced) - 1, 0)
+
+
+def _scored_columns(first: Int64, n_nodes: Int32, min_width: int) -> Int64:
+    """int64 [B, R]: every column of a row from `first[b]` on; short rows repeat their last column."""
     last = np.maximum(n_nodes - 1, 0).astype(np.int64)
     n_scored = max(int((last - first).max()) + 1, min_width)
     columns: Int64 = np.minimum(first[:, None] + np.arange(n_scored), last[:, None])

@@ -21,7 +21,7 @@ Uint8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 
 TensorShape = tuple[int, ...]
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "timeout", "error"]
 
 
 class Source(IntEnum):
@@ -97,6 +97,13 @@ class TokenLogprob:
 Choose = Callable[[NodeScores, int, Sequence[int], float], int | None]
 
 
+class Echo(NamedTuple):
+    """Known tokens whose log-probabilities a row is asked for: those that follow its forced columns, in order."""
+
+    tokens: Int32  # int32 [f], or [f - 1] where the last forced column is the end of what is known
+    n_top: int  # alternatives to report for each
+
+
 # ---- a step -----------------------------------------------------------------------------------
 
 
@@ -115,6 +122,7 @@ class Row:
     n_logprobs: int | None  # alternatives to report for each emitted token; None = no logprobs
     stop_ids: frozenset[int]  # tokens that end the walk once emitted
     room: int  # most tokens that may still be emitted
+    echo: Echo | None = None  # log-probabilities of the prompt; its forced columns are scored for it
 
 
 class Move(NamedTuple):
@@ -182,6 +190,7 @@ class Verdict(NamedTuple):
     path: tuple[int, ...]  # tree columns accepted, in order, kept or not
     tokens: tuple[int, ...]  # emitted tokens: the accepted path and the target's own next token
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token where the row asked for them
+    echoed: tuple[TokenLogprob, ...] = ()  # one a token of the row's echo
 
 
 class StepOutput(NamedTuple):
@@ -191,6 +200,7 @@ class StepOutput(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
-    error: str | None = None  # why, when finish is "error"
+    error: str | None = None  # why, when finish is "error" or "timeout"
     n_drafted: tuple[int, ...] = (0,) * len(Source)  # draft nodes verified, by Source
     n_accepted: tuple[int, ...] = (0,) * len(Source)  # draft nodes accepted, by Source
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt tokens read in this step, where they were asked for

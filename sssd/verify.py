@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sssd.sampling import token_logprob
+from sssd.tree import first_scored
 from sssd.types import EngineOutput, Row, StepPlan, TokenLogprob, Verdict, VerifyBatch
 
 
@@ -90,10 +91,12 @@ def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int, *, branch_nois
     noise could change the choice.
     """
     n_forced, n_nodes = int(batch.n_forced[b]), int(batch.n_nodes[b])
+    echoed = _echoed(out, row, b)
     if not row.samples:
-        return Verdict(np.arange(n_forced, dtype=np.int32), (), ())
+        return Verdict(np.arange(n_forced, dtype=np.int32), (), (), (), echoed)
     assert row.room > 0, "a row without room must not sample"
     root = n_forced - 1
+    first = first_scored(row)
     ids = batch.input_ids[b, :n_nodes].tolist()
     parents = batch.parents[b, :n_nodes].tolist()
     position = row.past_len + n_forced
@@ -104,7 +107,7 @@ def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int, *, branch_nois
     node: int | None = root
     noise = 0.0
     while node is not None:
-        scores = out.node(b, node - root)
+        scores = out.node(b, node - first)
         token = row.choose(scores, position + len(tokens), tokens, noise)
         if token is None:
             break
@@ -122,7 +125,14 @@ def walk(batch: VerifyBatch, out: EngineOutput, row: Row, b: int, *, branch_nois
                 keep.append(child)
         node = child
     used = path[: len(tokens) - 1]  # a last column where nothing was chosen has saved nothing
-    return Verdict(np.array(keep, np.int32), tuple(used), tuple(tokens), tuple(logprobs))
+    return Verdict(np.array(keep, np.int32), tuple(used), tuple(tokens), tuple(logprobs), echoed)
+
+
+def _echoed(out: EngineOutput, row: Row, b: int) -> tuple[TokenLogprob, ...]:
+    """Log-probabilities of the row's echo: column i predicts token i of it."""
+    if row.echo is None:
+        return ()
+    return tuple(token_logprob(out.node(b, i), t, row.echo.n_top) for i, t in enumerate(row.echo.tokens.tolist()))
 
 
 def _child(ids: list[int], parents: list[int], node: int, token: int) -> int | None:

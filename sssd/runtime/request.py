@@ -18,7 +18,7 @@ import numpy as np
 from sssd.config import SamplingParams
 from sssd.errors import RequestError
 from sssd.sampling import make_choose, needs_scores
-from sssd.types import Choose, DraftOptions, FinishReason, Int32, Row
+from sssd.types import Choose, DraftOptions, Echo, FinishReason, Int32, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +38,7 @@ class Request:
     priority: int = 0  # lower goes first
     deadline: float | None = None  # on the scheduler's clock; the request ends with an error when it passes
     n_cached: int = 0
+    n_told: int = 0  # prompt tokens behind the first whose log-probabilities were given out
     n_reused: int = 0  # of them, copied from another slot when the request was admitted
     slot: int | None = None  # set by the scheduler while the request holds one
     arrival: int = -1  # set by the scheduler: its place among all requests
@@ -58,6 +59,7 @@ class Request:
         assert self.slot is not None
         forced = self.tokens[self.n_cached : min(self.n_cached + chunk, self.n_tokens)]
         samples = self.n_cached + len(forced) == self.n_tokens
+        echo = self._echo(len(forced))
         return Row(
             request_id=self.id,
             slot=self.slot,
@@ -67,11 +69,25 @@ class Request:
             budget=min(self.max_draft_tokens, self.room - 1, chunk - len(forced)) if samples else 0,
             samples=samples,
             choose=self._chooser(),
-            needs_scores=samples and self.needs_scores,
+            needs_scores=(samples and self.needs_scores) or echo is not None,
             n_logprobs=self.params.logprobs,
             stop_ids=self.stop_ids,
             room=self.room,
+            echo=echo,
         )
+
+    @property
+    def echoes(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be given out."""
+        return self.params.prompt_logprobs is not None and self.n_told < self.prompt_len - 1
+
+    def _echo(self, n_forced: int) -> Echo | None:
+        """What is to be told of the forced columns. Chunks begin at the same places when a prompt is read again."""
+        if not self.echoes or self.n_cached < self.n_told:
+            return None
+        assert self.params.prompt_logprobs is not None
+        end = min(self.n_cached + n_forced + 1, self.prompt_len)
+        return Echo(self.tokens[self.n_cached + 1 : end], self.params.prompt_logprobs)
 
     def _chooser(self) -> Choose:
         if self._choose is None or self.params.penalizes:

@@ -94,7 +94,7 @@ class Scheduler:
         self._reading = first
         first.slot = len(self._decoding)
         known = self._warm.longest(first.tokens[: first.n_tokens], self._standing())
-        if known is not None:
+        if known is not None and not first.echoes:  # scores of what is copied would be missing
             self._moves.append(Move(known.slot, first.slot, known.n))
             first.n_cached = first.n_reused = known.n
 
@@ -123,6 +123,7 @@ class Scheduler:
             request = self._requests.get(row.request_id)
             if request is None:
                 continue
+            request.n_told += len(verdict.echoed)
             finish = request.commit(len(verdict.keep), verdict.tokens)
             if request is self._reading and row.samples:
                 self._reading = None
@@ -148,7 +149,7 @@ class Scheduler:
         late = [r for r in self._requests.values() if r.deadline is not None and r.deadline <= now]
         for request in late:
             self._release(request)
-        return [StepOutput(r.id, (), finish="error", error="the request's deadline has passed") for r in late]
+        return [StepOutput(r.id, (), finish="timeout", error="the request's deadline has passed") for r in late]
 
     def cancel(self, request_id: int) -> bool:
         """Drop a request, queued or running; False when it is not here (any more)."""
@@ -213,7 +214,14 @@ def _output(
     drafted = tree.source.tobytes()
     accepted = bytes([drafted[column - n_forced] for column in verdict.path])
     return StepOutput(
-        request_id, verdict.tokens, verdict.logprobs, finish, None, _by_source(drafted), _by_source(accepted)
+        request_id,
+        verdict.tokens,
+        verdict.logprobs,
+        finish,
+        None,
+        _by_source(drafted),
+        _by_source(accepted),
+        verdict.echoed,
     )
 
 

@@ -136,7 +136,7 @@ def test_a_deadline_ends_a_request_waiting_or_running_and_no_other() -> None:
         now[0] += 1.0
         assert loop.scheduler.check() == []
     ends = {o.request_id: (o.finish, o.error) for o in outputs if o.finish}
-    assert ends[0] == ends[2] == ("error", "the request's deadline has passed")
+    assert ends[0] == ends[2] == ("timeout", "the request's deadline has passed")
     assert ends[1] == ("length", None)
     assert [t for o in outputs if o.request_id == 1 for t in o.tokens] == alone([1, 2], params)
 
