@@ -35,7 +35,7 @@ ALLOWED = {
     "loading": PURE | {"drafting", "engines", "runtime", "text", "model", "llm"},
     "export": PURE | {"export", "engines", "text"},
     "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "model", "llm", "loading", "bench"},
-    "server": PURE | {"drafting", "runtime", "text", "answer", "model", "server"},
+    "server": PURE | {"drafting", "runtime", "text", "answer", "model", "server", "__init__"},
     "commands": None,  # everything
     "cli": None,
     "__init__": PURE | {"answer", "llm", "loading", "text", "export"},
