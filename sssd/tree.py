@@ -10,7 +10,7 @@ Knows no engine and no drafter. Region map of one row of T columns, f forced and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +84,18 @@ def first_path(tree: DraftTree) -> DraftTree:
     ends = np.flatnonzero(tree.parents != np.arange(-1, len(tree) - 1))
     n = int(ends[0]) if len(ends) else len(tree)
     return DraftTree(tree.tokens[:n], tree.parents[:n], tree.scores[:n], tree.source[:n])
+
+
+def from_sources(tree: DraftTree, sources: Collection[int]) -> DraftTree:
+    """The tree without the nodes of other sources, and without what hangs below them."""
+    kept: list[int] = []
+    place = {-1: -1}
+    for i, (parent, source) in enumerate(zip(tree.parents.tolist(), tree.source.tolist(), strict=True)):
+        if parent in place and source in sources:
+            place[i] = len(kept)
+            kept.append(i)
+    parents = np.array([place[int(tree.parents[i])] for i in kept], np.int32)
+    return DraftTree(tree.tokens[kept], parents, tree.scores[kept], tree.source[kept])
 
 
 def ancestor_mask(parents: Int32) -> Bool:

@@ -44,6 +44,7 @@ class DraftOptions:
     namespaces: tuple[str, ...] = ("default",)  # datastore namespaces it may draft from
     remember: bool = True  # may its text serve later requests of its first namespace
     prediction: Int32 | None = None  # int32 [p] tokens the client expects
+    sources: frozenset[Source] | None = None  # where its drafts may come from; None = wherever there are any
 
 
 class DraftJob(NamedTuple):
@@ -122,6 +123,7 @@ class Row:
     n_logprobs: int | None  # alternatives to report for each emitted token; None = no logprobs
     stop_ids: frozenset[int]  # tokens that end the walk once emitted
     room: int  # most tokens that may still be emitted
+    sources: frozenset[Source] | None = None  # drafts from elsewhere are cut out of its tree
     echo: Echo | None = None  # log-probabilities of the prompt; its forced columns are scored for it
 
 

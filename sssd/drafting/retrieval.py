@@ -20,7 +20,7 @@ from sssd.drafting import confidence
 from sssd.drafting.rules import AuthorsRules, MixtureRules
 from sssd.drafting.segments import Segment
 from sssd.errors import RequestError, SssdError
-from sssd.types import DraftJob, DraftOptions, DraftTree, Int32
+from sssd.types import DraftJob, DraftOptions, DraftTree, Int32, Source
 
 DEFAULT_NAMESPACE = "default"  # exists without anything published into it
 _NOTHING = np.zeros(0, np.int32)
@@ -102,6 +102,11 @@ class _Arena:
                 tokens, parents, scores, source = tokens[:n], parents[:n], scores[:n], source[:n]
             handed.append(DraftTree(tokens, parents, scores, source))
         return handed
+
+
+def _allows(options: DraftOptions, *sources: Source) -> bool:
+    """Whether the request may draft from one of the sources; what is searched for nothing would take its budget."""
+    return options.sources is None or not options.sources.isdisjoint(sources)
 
 
 class _Published(NamedTuple):
@@ -198,9 +203,10 @@ class Retrieval:
             if unknown:
                 known = ", ".join(sorted(self._shelves))
                 raise RequestError(f"no namespace {unknown[0]!r}: there are {known}")
-            ids = np.array([self._shelves[name].namespace_id for name in options.namespaces], np.int64)
-        prediction = _NOTHING if options.prediction is None else options.prediction
-        self._core.begin(request_id, prompt, ids, prediction)
+            read = options.namespaces if _allows(options, Source.DATASTORE, Source.LIVE) else ()
+            ids = np.array([self._shelves[name].namespace_id for name in read], np.int64)
+        prediction = options.prediction if _allows(options, Source.PREDICTION) else None
+        self._core.begin(request_id, prompt, ids, _NOTHING if prediction is None else prediction)
         self._remembered_in[request_id] = options.namespaces[0] if remembered else None
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:

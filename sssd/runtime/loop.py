@@ -129,6 +129,11 @@ class Loop:
             if n & (n - 1) == 0:  # the first, and then ever more rarely: a step is no reason for a page of log
                 _log.warning("the drafter failed (%d times by now); this step decodes plainly", n, exc_info=e)
             return [empty_tree() for _ in plan.rows]
+        if any(row.sources is not None for row in plan.rows):
+            trees = [
+                t if row.sources is None else tree.from_sources(t, row.sources)
+                for row, t in zip(plan.rows, trees, strict=True)
+            ]
         return trees if self.branch_noise is not None else [tree.first_path(t) for t in trees]
 
     def _failed(self, plan: StepPlan, error: EngineError) -> list[StepOutput]:

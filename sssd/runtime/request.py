@@ -73,6 +73,7 @@ class Request:
             n_logprobs=self.params.logprobs,
             stop_ids=self.stop_ids,
             room=self.room,
+            sources=self.options.sources,
             echo=echo,
         )
 

@@ -98,7 +98,7 @@ async def _answer(request: Request, serving: Serving, exchange: Exchange) -> Res
     if failures:
         raise failures[0]
     reply = exchange.reply(done)
-    reply.usage = usage_of(call.stats(), exchange.n)
+    reply.usage = usage_of(call.stats(), exchange.n, silent=exchange.silent)
     reply.metrics = metrics_of(call.stats(), call.max_draft_tokens)
     return as_json(reply)
 

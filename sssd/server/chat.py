@@ -27,6 +27,7 @@ class ChatExchange:
         self._asked = asked
         self._head = Head.new("chatcmpl", context.name_for(asked.model))
         self.n = asked.n or 1
+        self.silent = False
         self.streaming = Streaming.of(asked)
         limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
         self.jobs = params.jobs(

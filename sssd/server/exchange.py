@@ -84,6 +84,10 @@ class Exchange(Protocol):
         """Answers a prompt."""
 
     @property
+    def silent(self) -> bool:
+        """Whether the answers' tokens are neither told nor counted: only the prompt was asked for."""
+
+    @property
     def streaming(self) -> Streaming | None:
         """How to stream; None = answer at once."""
 

@@ -19,6 +19,16 @@ def for_chat(tokenizer: Tokenizer, given: Sequence[TokenLogprob]) -> ChatLogprob
     return ChatLogprobs(content)
 
 
+def joined(a: CompletionLogprobs, b: CompletionLogprobs) -> CompletionLogprobs:
+    """The tokens of both, in order."""
+    return CompletionLogprobs(
+        a.tokens + b.tokens,
+        a.token_logprobs + b.token_logprobs,
+        a.top_logprobs + b.top_logprobs,
+        a.text_offset + b.text_offset,
+    )
+
+
 def for_completion(tokenizer: Tokenizer, given: Sequence[TokenLogprob], offsets: Sequence[int]) -> CompletionLogprobs:
     """Parallel arrays; a token that is not among the best is among its alternatives all the same."""
     names = [tokenizer.token_text(one.token) for one in given]

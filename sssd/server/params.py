@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -17,7 +18,7 @@ from sssd.model import Job, Model
 from sssd.server.errors import bad_request
 from sssd.server.protocol import Common, ContentPart, Prediction
 from sssd.server.settings import Settings
-from sssd.types import DraftOptions, Int32
+from sssd.types import DraftOptions, Int32, Source
 
 MOST_STOPS = 16  # OpenAI allows four
 
@@ -30,6 +31,7 @@ def jobs(
     *,
     max_tokens: int | None,
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> list[Job]:
     """`n` jobs a prompt, prompt after prompt. Raises ApiError or RequestError naming the field."""
     n = 1 if asked.n is None else asked.n
@@ -38,11 +40,12 @@ def jobs(
     _refuse(asked)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed % 2**64
     options = _drafting(asked, model)
+    params = _sampling(asked, settings, logprobs, prompt_logprobs)
     timeout = settings.timeout if asked.timeout is None else asked.timeout
     return [
         Job(
             prompt,
-            _sampling(asked, settings, _fitting(max_tokens, len(prompt), model), _seed(seed, i), logprobs),
+            replace(params, max_tokens=_fitting(max_tokens, len(prompt), model), seed=_seed(seed, i)),
             options,
             max_draft_tokens=_draft_tokens(asked),
             priority=asked.priority or 0,
@@ -70,15 +73,15 @@ def _seed(seed: int, choice: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest(), "little")
 
 
-def _sampling(asked: Common, settings: Settings, max_tokens: int, seed: int, logprobs: int | None) -> SamplingParams:
+def _sampling(asked: Common, settings: Settings, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
+    """All but max_tokens and the seed, which differ between the jobs of a call."""
     return SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=2**31,
         min_tokens=asked.min_tokens or 0,
         temperature=settings.temperature if asked.temperature is None else asked.temperature,
         top_k=0 if asked.top_k in (None, -1) else asked.top_k,  # -1 is how vLLM says off
         top_p=1.0 if asked.top_p is None else asked.top_p,
         min_p=asked.min_p or 0.0,
-        seed=seed,
         repetition_penalty=1.0 if asked.repetition_penalty is None else asked.repetition_penalty,
         presence_penalty=asked.presence_penalty or 0.0,
         frequency_penalty=asked.frequency_penalty or 0.0,
@@ -86,7 +89,10 @@ def _sampling(asked: Common, settings: Settings, max_tokens: int, seed: int, log
         stop=_stops(asked.stop),
         stop_ids=tuple(asked.stop_token_ids or ()),
         ignore_eos=bool(asked.ignore_eos),
+        include_stop=bool(asked.include_stop_str_in_output),
+        skip_special=asked.skip_special_tokens is not False,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -115,10 +121,9 @@ def _drafting(asked: Common, model: Model) -> DraftOptions:
     prediction = None if asked.prediction is None else _predicted(asked.prediction, model)
     if given is None:
         return DraftOptions(prediction=prediction)
-    if given.sources is not None:
-        raise bad_request("speculative.sources is not supported", "speculative.sources")
+    sources = None if given.sources is None else frozenset(Source[name.upper()] for name in given.sources)
     namespaces = DraftOptions().namespaces if given.namespace is None else (given.namespace,)
-    return DraftOptions(namespaces, given.remember, prediction)
+    return DraftOptions(namespaces, given.remember, prediction, sources)
 
 
 def _predicted(given: Prediction, model: Model) -> Int32:

@@ -92,7 +92,7 @@ async def events_of(exchange: Exchange, call: Call) -> AsyncIterator[bytes]:
 
     def sse(event: Event) -> bytes:
         if streaming.usage_always:
-            event.usage = usage_of(call.stats(), exchange.n)
+            event.usage = usage_of(call.stats(), exchange.n, silent=exchange.silent)
         elif streaming.usage:
             event.usage = None
         return b"data: " + encode(event) + b"\n\n"
@@ -108,7 +108,7 @@ async def events_of(exchange: Exchange, call: Call) -> AsyncIterator[bytes]:
         else:
             if streaming.usage:
                 last = exchange.closing()
-                last.usage = usage_of(call.stats(), exchange.n)
+                last.usage = usage_of(call.stats(), exchange.n, silent=exchange.silent)
                 last.metrics = metrics_of(call.stats(), call.max_draft_tokens)
                 yield b"data: " + encode(last) + b"\n\n"
         yield DONE
@@ -120,4 +120,5 @@ def failure(done: Completion) -> ApiError | None:
     """Why an answer did not come to a proper end; None when it did."""
     if done.finish_reason in ("stop", "length"):
         return None
-    return ApiError(500, done.error or "the request was cancelled", code=done.finish_reason)
+    status = 408 if done.finish_reason == "timeout" else 500
+    return ApiError(status, done.error or "the request failed", code=done.finish_reason)

@@ -10,11 +10,11 @@ from sssd.server.replies import CompletionDetails, Metrics, PromptDetails, Specu
 from sssd.types import Source
 
 
-def usage_of(stats: Sequence[Stats], n: int) -> Usage:
-    """Tokens of answers that come `n` to a prompt, prompt after prompt."""
+def usage_of(stats: Sequence[Stats], n: int, *, silent: bool = False) -> Usage:
+    """Tokens of answers that come `n` to a prompt, prompt after prompt; `silent` ones do not count."""
     prompts = stats[::n]
     prompt_tokens = sum(s.prompt_tokens for s in prompts)
-    tokens = sum(s.tokens for s in stats)
+    tokens = 0 if silent else sum(s.tokens for s in stats)
     predicted = Source.PREDICTION.name.lower()
     accepted = sum(s.accepted.get(predicted, 0) for s in stats)
     drafted = sum(s.drafted.get(predicted, 0) for s in stats)
