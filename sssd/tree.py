@@ -104,16 +104,16 @@ def ancestor_mask(parents: Int32) -> Bool:
     `parents` is int32 [B, T] with parents[b, i] < i. Cost: the columns that are a chain in every row are free.
     """
     n_rows, width = parents.shape
-    mask = np.zeros((n_rows, width, width), bool)
+    mask = np.zeros((n_rows, width + 1, width), bool)  # the last line is of parent -1, which sees nothing
     chained = (parents == np.arange(-1, width - 1)).all(axis=0)
     chain = width if chained.all() else int(chained.argmin())
     mask[:, :chain, :chain] = np.tri(chain, dtype=bool)
+    rest = np.arange(chain, width)
+    mask[:, rest, rest] = True
     every = np.arange(n_rows)
-    for i in range(chain, width):
-        parent = parents[:, i]
-        mask[:, i] = mask[every, parent] & (parent >= 0)[:, None]
-        mask[:, i, i] = True
-    return mask
+    for i, parent in zip(rest.tolist(), parents.T[chain:], strict=True):
+        mask[:, i] |= mask[every, parent]
+    return np.ascontiguousarray(mask[:, :width])
 
 
 def first_scored(row: Row) -> int:
