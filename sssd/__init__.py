@@ -24,6 +24,7 @@ from sssd.errors import (
 if TYPE_CHECKING:
     from sssd.answer import Completion
     from sssd.config import SamplingParams
+    from sssd.constraint import Constraint
     from sssd.export import export_model
     from sssd.llm import LLM
     from sssd.loading import load
@@ -35,6 +36,7 @@ __all__ = [
     "LLM",
     "BundleError",
     "Completion",
+    "Constraint",
     "DatastoreError",
     "EngineError",
     "ExportError",
@@ -60,6 +62,7 @@ def __getattr__(name: str) -> Any:
         "load": "sssd.loading",
         "Completion": "sssd.answer",
         "SamplingParams": "sssd.config",
+        "Constraint": "sssd.constraint",
         "Message": "sssd.text",
         "export_model": "sssd.export",
     }

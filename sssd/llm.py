@@ -12,6 +12,7 @@ import numpy as np
 
 from sssd.answer import Answer, Completion, Piece
 from sssd.config import SamplingParams
+from sssd.constraint import Constraint
 from sssd.errors import EngineError
 from sssd.model import Job, Model
 from sssd.runtime.budget import BudgetStats
@@ -53,12 +54,22 @@ class LLM:
 
     @overload  # a str is a sequence of str as well: the first match is meant
     def generate(  # type: ignore[overload-overlap]
-        self, prompts: Prompt, params: SamplingParams = ..., *, options: DraftOptions = ...
+        self,
+        prompts: Prompt,
+        params: SamplingParams = ...,
+        *,
+        options: DraftOptions = ...,
+        constraint: Constraint | None = ...,
     ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompts: Sequence[Prompt], params: SamplingParams = ..., *, options: DraftOptions = ...
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams = ...,
+        *,
+        options: DraftOptions = ...,
+        constraint: Constraint | None = ...,
     ) -> list[Completion]: ...
 
     def generate(
@@ -67,15 +78,17 @@ class LLM:
         params: SamplingParams = SamplingParams(),
         *,
         options: DraftOptions = DraftOptions(),
+        constraint: Constraint | None = None,
     ) -> Completion | list[Completion]:
         """Answer one prompt, or several together in one batch; a prompt is text or int32 token ids.
 
-        Raises RequestError before anything runs when a prompt does not fit. A completion whose finish_reason is
-        "error" says why in `error`; the others are not affected.
+        Under a `constraint` every output is of its form, or cut off where max_tokens ends it. Raises RequestError
+        before anything runs when a prompt does not fit or the constraint cannot be met. A completion whose
+        finish_reason is "error" says why in `error`; the others are not affected.
         """
         if isinstance(prompts, str | np.ndarray):
-            return self.generate([prompts], params, options=options)[0]
-        answers = self._queue(self._requests(prompts, params, options))
+            return self.generate([prompts], params, options=options, constraint=constraint)[0]
+        answers = self._queue(self._requests(prompts, params, options, constraint))
         try:
             while any(a.completion is None for a in answers):
                 self.step()
@@ -84,13 +97,18 @@ class LLM:
             self._drop(answers)
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams = SamplingParams(), *, options: DraftOptions = DraftOptions()
+        self,
+        prompt: Prompt,
+        params: SamplingParams = SamplingParams(),
+        *,
+        options: DraftOptions = DraftOptions(),
+        constraint: Constraint | None = None,
     ) -> Answer:
         """Queue one prompt and return its answer, which grows with every `step`; `drop` it when done with it.
 
         For callers with a loop of their own. Raises RequestError.
         """
-        return self._queue(self._requests([prompt], params, options))[0]
+        return self._queue(self._requests([prompt], params, options, constraint))[0]
 
     def step(self) -> None:
         """One step over all that is queued; there must be something (`busy`). Raises EngineError."""
@@ -109,22 +127,33 @@ class LLM:
         """Whether a request waits or runs."""
         return len(self._model.loop.scheduler) > 0
 
-    def chat(self, messages: Sequence[Message], params: SamplingParams = SamplingParams()) -> Completion:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams = SamplingParams(),
+        *,
+        constraint: Constraint | None = None,
+    ) -> Completion:
         """Answer a conversation; the bundle's chat template writes the prompt. Raises RequestError without one."""
-        return self.generate(self.chat_ids(messages), params)
+        return self.generate(self.chat_ids(messages), params, constraint=constraint)
 
     def chat_ids(self, messages: Sequence[Message]) -> Int32:
         """The conversation as a prompt, int32 [n]."""
         return np.array(self.tokenizer.encode(self.tokenizer.chat_prompt(messages), special=False), np.int32)
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams = SamplingParams(), *, options: DraftOptions = DraftOptions()
+        self,
+        prompt: Prompt,
+        params: SamplingParams = SamplingParams(),
+        *,
+        options: DraftOptions = DraftOptions(),
+        constraint: Constraint | None = None,
     ) -> Iterator[Piece]:
         """Answer one prompt piece by piece; the text of the pieces joined is the completion's.
 
         The request is queued when the first piece is asked for; closing the iterator cancels it. Raises RequestError.
         """
-        return self._pieces(self._requests([prompt], params, options))
+        return self._pieces(self._requests([prompt], params, options, constraint))
 
     def _pieces(self, requests: list[Request]) -> Iterator[Piece]:
         answers = self._queue(requests)
@@ -148,14 +177,22 @@ class LLM:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _requests(self, prompts: Sequence[Prompt], params: SamplingParams, options: DraftOptions) -> list[Request]:
+    def _requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        options: DraftOptions,
+        constraint: Constraint | None,
+    ) -> list[Request]:
         """Check every prompt; nothing is queued yet."""
         if self._model.closed:
             raise EngineError("this LLM is closed: load the bundle again")
         return [
-            self._model.request(Job(self.tokenizer.encode(p) if isinstance(p, str) else p, params, options))
-            for p in prompts
+            self._model.request(Job(self._ids(prompt), params, options, constraint=constraint)) for prompt in prompts
         ]
+
+    def _ids(self, prompt: Prompt) -> Sequence[int] | Int32:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _queue(self, requests: list[Request]) -> list[Answer]:
         answers: list[Answer] = []

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 from sssd.answer import Answer
 from sssd.config import LoopConfig, SamplingParams
+from sssd.constraint import Constraint
 from sssd.drafting.base import Drafter
 from sssd.engines.base import Engine
 from sssd.errors import RequestError
+from sssd.grammar import Grammars
 from sssd.runtime.budget import Budget, FixedBudget, MeasuredBudget
 from sssd.runtime.costs import OnlineCosts
 from sssd.runtime.loop import Loop
@@ -34,6 +37,7 @@ class Job:
     max_draft_tokens: int | None = None  # most draft nodes in a step; None = the loop's own limit
     priority: int = 0  # lower goes first
     deadline: float | None = None  # on time.monotonic
+    constraint: Constraint | None = None  # what the output must look like
 
 
 class Model:
@@ -84,8 +88,21 @@ class Model:
         """Whether `close` was called."""
         return self._closed
 
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiles constraints; made when first asked for. Raises MissingExtra, or RequestError where none can work."""
+        if self.spec.scores == "topk":
+            raise RequestError(
+                f"this bundle keeps the {self.spec.n_scores} best scores of a token only: a constraint needs all; "
+                "export it with full logits"
+            )
+        return Grammars(self.tokenizer.to_json(), vocab_size=self.spec.vocab_size, eos_ids=self.spec.eos_ids)
+
     def request(self, job: Job) -> Request:
-        """Check a job and number it; nothing is queued. Raises RequestError."""
+        """Check a job and number it; nothing is queued. Raises RequestError.
+
+        A constraint that is new takes up to a second to compile, the first one of all another one.
+        """
         _check_tokens(job.params, self.spec)
         most = self.max_draft_tokens
         wanted = most if job.max_draft_tokens is None else job.max_draft_tokens
@@ -102,6 +119,7 @@ class Model:
             max_draft_tokens=wanted,
             priority=job.priority,
             deadline=job.deadline,
+            grammar=None if job.constraint is None else self.grammars.start(job.constraint),
         )
 
     def answer(self, request: Request) -> Answer:

@@ -8,13 +8,13 @@ what it was computed, and a draft model that uses the same noise agrees with its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sssd.config import SamplingParams
-from sssd.types import Choose, Float32, Int32, Int64, NodeScores, TokenLogprob
+from sssd.types import Choose, Float32, Grammar, Int32, Int64, NodeScores, TokenLogprob
 
 _Float64 = npt.NDArray[np.float64]
 _UInt64 = npt.NDArray[np.uint64]
@@ -27,23 +27,34 @@ def needs_scores(params: SamplingParams) -> bool:
 
 
 def make_choose(
-    params: SamplingParams, *, seed: int, prompt: Int32, output: Int32, ending_ids: Sequence[int]
+    params: SamplingParams,
+    *,
+    seed: int,
+    prompt: Int32,
+    output: Int32,
+    ending_ids: Sequence[int],
+    grammar: Grammar | None = None,
 ) -> Choose:
     """The request's way to choose a token; steps that are off are not in it.
 
     `prompt` and `output` are int32 [n], the committed tokens; `output` matters only when `params.penalizes`, and the
-    caller then makes a new one for every step. `ending_ids` are what min_tokens bans.
+    caller then makes a new one for every step. `ending_ids` are what min_tokens bans. `grammar` needs scores of the
+    whole vocabulary.
     """
-    if params.temperature == 0 and not needs_scores(params):
+    plain = params.temperature == 0 and not needs_scores(replace(params, logprobs=None))
+    if plain and grammar is None:
         return _argmax
     edits: list[_Edit] = []
     if params.penalizes:
         edits.append(_Penalties(params, prompt, output))
     if params.logit_bias:
         edits.append(_Bias(params.logit_bias))
+    if grammar is not None:
+        edits.append(_Mask(grammar))
     if params.min_tokens:
         edits.append(_Ban(tuple(ending_ids), until=len(prompt) + params.min_tokens))
-    return _Chooser(params, seed, tuple(edits))
+    chooser = _Chooser(params, seed, tuple(edits))
+    return chooser if grammar is None or not plain else _GuidedArgmax(grammar, chooser)
 
 
 def token_logprob(node: NodeScores, token: int, n_top: int) -> TokenLogprob:
@@ -138,13 +149,28 @@ class _Bias(_Edit):
 
 
 @dataclass(frozen=True)
+class _Mask(_Edit):
+    grammar: Grammar
+
+    def apply(self, ids: Int64 | None, scores: Float32, position: int, emitted: Sequence[int]) -> None:
+        assert ids is None, "a grammar needs the scores of every token"
+        scores[~self.grammar.allowed(emitted)] = -np.inf
+
+
+@dataclass(frozen=True)
 class _Ban(_Edit):
+    """Yields where a grammar leaves nothing but an end."""
+
     tokens: tuple[int, ...]
     until: int  # absolute position of the first token that may end the output
 
     def apply(self, ids: Int64 | None, scores: Float32, position: int, emitted: Sequence[int]) -> None:
         if position < self.until:
-            scores[_places(ids, np.array(self.tokens, np.int64))] = -np.inf
+            at = _places(ids, np.array(self.tokens, np.int64))
+            before = scores[at]
+            scores[at] = -np.inf
+            if scores.max() == -np.inf:
+                scores[at] = before
 
 
 def _places(ids: Int64 | None, tokens: npt.NDArray[np.integer]) -> Int64:
@@ -202,6 +228,19 @@ class _Chooser:
         lowered = scaled.copy()
         lowered[place] -= np.float32(off)
         return bool((_candidates(lowered, self.params, self.params.top_p * float(np.exp(-off))) == place).any())
+
+
+@dataclass(frozen=True)
+class _GuidedArgmax:
+    """The best token that a grammar allows: the best of all, most of the time, and then no mask is needed."""
+
+    grammar: Grammar
+    otherwise: Choose
+
+    def __call__(self, node: NodeScores, position: int, emitted: Sequence[int], noise: float) -> int | None:
+        if noise == 0 and self.grammar.permits(emitted, node.next_id):
+            return node.next_id
+        return self.otherwise(node, position, emitted, noise)
 
 
 def _candidates(scaled: Float32, params: SamplingParams, top_p: float) -> Int64:

@@ -58,6 +58,10 @@ class Tokenizer:
         vocab = sorted(self._core.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
         return hashlib.sha256("\0".join(f"{i}\0{token}" for token, i in vocab).encode()).hexdigest()
 
+    def to_json(self) -> str:
+        """The whole of it as a tokenizer.json."""
+        return str(self._core.to_str())
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids; `special` lets the tokenizer add what it adds by itself (a BOS, for most)."""
         return list(self._core.encode(text, add_special_tokens=special).ids)

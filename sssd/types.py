@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ class Source(IntEnum):
     LIVE = 2  # finished requests that are still in memory
     PREDICTION = 3  # text given by the client as its guess
     MODEL = 4  # a draft model
+    GRAMMAR = 5  # the only way on that the request's grammar leaves
 
 
 # ---- drafting ---------------------------------------------------------------------------------
@@ -105,6 +106,27 @@ class Echo(NamedTuple):
     n_top: int  # alternatives to report for each
 
 
+class Grammar(Protocol):
+    """What one request's output must match, standing behind its committed tokens. Used from one thread.
+
+    Its answers depend on the tokens alone, not on what was asked before: that keeps the output free of the drafts.
+    """
+
+    fault: str | None  # why it cannot go on; the request ends with it as an error
+
+    def allowed(self, emitted: Sequence[int]) -> Bool:
+        """Which tokens may follow the committed and then the `emitted` ones, bool [V]; ending ones where it may end."""
+
+    def permits(self, emitted: Sequence[int], token: int) -> bool:
+        """Whether `allowed(emitted)` holds `token`, at a small part of the cost."""
+
+    def draft(self, tree: DraftTree, budget: int) -> DraftTree:
+        """The nodes of a tree that it permits, and where only one way is left, that way: `budget` nodes at most."""
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Take tokens as committed."""
+
+
 # ---- a step -----------------------------------------------------------------------------------
 
 
@@ -125,6 +147,7 @@ class Row:
     room: int  # most tokens that may still be emitted
     sources: frozenset[Source] | None = None  # drafts from elsewhere are cut out of its tree
     echo: Echo | None = None  # log-probabilities of the prompt; its forced columns are scored for it
+    grammar: Grammar | None = None  # prunes the row's draft and adds to it; `choose` keeps to it by itself
 
 
 class Move(NamedTuple):

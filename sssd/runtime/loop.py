@@ -2,7 +2,7 @@
 
     1 plan      scheduler.plan            counters only
     2 moves     engine.copy_prefix        slots stay a prefix, known beginnings are copied
-    3 trees     drafter.propose           one call for the batch; the budget trims
+    3 trees     drafter.propose           one call for the batch; grammars prune and add, the budget trims
     4 batch     tree.pack
     5 out       engine.forward
     6 verdicts  verify.walk_all           pure
@@ -101,7 +101,7 @@ class Loop:
         for move in plan.moves:
             self.engine.copy_prefix(move.src, move.dst, move.n)
         lap()
-        trees = self.budget.trim(plan, self._propose(plan))
+        trees = self.budget.trim(plan, self._shape(plan, self._propose(plan)))
         lap()
         batch = tree.pack(plan, trees, min_width=self.min_width, score_branches=bool(self.branch_noise))
         lap()
@@ -134,6 +134,14 @@ class Loop:
                 t if row.sources is None else tree.from_sources(t, row.sources)
                 for row, t in zip(plan.rows, trees, strict=True)
             ]
+        return trees
+
+    def _shape(self, plan: StepPlan, trees: list[DraftTree]) -> list[DraftTree]:
+        """The trees as they may be verified: within their rows' grammars, and chains where branches are not safe."""
+        trees = [
+            row.grammar.draft(t, row.budget) if row.grammar is not None and row.budget else t
+            for row, t in zip(plan.rows, trees, strict=True)
+        ]
         return trees if self.branch_noise is not None else [tree.first_path(t) for t in trees]
 
     def _failed(self, plan: StepPlan, error: EngineError) -> list[StepOutput]:

@@ -18,7 +18,7 @@ import numpy as np
 from sssd.config import SamplingParams
 from sssd.errors import RequestError
 from sssd.sampling import make_choose, needs_scores
-from sssd.types import Choose, DraftOptions, Echo, FinishReason, Int32, Row
+from sssd.types import Choose, DraftOptions, Echo, FinishReason, Grammar, Int32, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,7 @@ class Request:
     n_tokens: int
     priority: int = 0  # lower goes first
     deadline: float | None = None  # on the scheduler's clock; the request ends with an error when it passes
+    grammar: Grammar | None = None  # what the output must match; it stands behind the committed output
     n_cached: int = 0
     n_told: int = 0  # prompt tokens behind the first whose log-probabilities were given out
     n_reused: int = 0  # of them, copied from another slot when the request was admitted
@@ -75,6 +76,7 @@ class Request:
             room=self.room,
             sources=self.options.sources,
             echo=echo,
+            grammar=self.grammar,
         )
 
     @property
@@ -98,6 +100,7 @@ class Request:
                 prompt=self.tokens[: self.prompt_len],
                 output=self.output,
                 ending_ids=sorted(self.stop_ids),
+                grammar=self.grammar,
             )
         return self._choose
 
@@ -109,6 +112,8 @@ class Request:
         assert 0 <= self.n_cached < self.n_tokens <= len(self.tokens)
         if new and new[-1] in self.stop_ids:
             return "stop"
+        if self.grammar is not None:
+            self.grammar.advance(new)
         return "length" if self.room == 0 else None
 
 
@@ -124,11 +129,12 @@ def make_request(
     max_draft_tokens: int,
     priority: int = 0,
     deadline: float | None = None,
+    grammar: Grammar | None = None,
 ) -> Request:
     """Check a prompt against the engine's limits and make the request.
 
     `prompt` holds n token ids. Raises RequestError when it is empty, holds an id outside of the vocabulary, or does
-    not fit `max_len` together with `params.max_tokens`.
+    not fit `max_len` together with `params.max_tokens`, or ignore_eos goes with a grammar, which ends by ending tokens.
     """
     ids = np.asarray(prompt, np.int64)
     if not len(ids):
@@ -143,6 +149,10 @@ def make_request(
             param="max_tokens",
             code="context_length_exceeded",
         )
+    if grammar is not None and params.ignore_eos:
+        raise RequestError(
+            "ignore_eos cannot go with a constraint: the model's ending token is what ends it", param="ignore_eos"
+        )
     tokens = np.zeros(len(ids) + params.max_tokens, np.int32)
     tokens[: len(ids)] = ids
     stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
@@ -153,11 +163,12 @@ def make_request(
         params,
         seed,
         stop_ids,
-        needs_scores(params),
+        needs_scores(params) or grammar is not None,
         options,
         max_draft_tokens,
         tokens,
         n_tokens=len(ids),
         priority=priority,
         deadline=deadline,
+        grammar=grammar,
     )

@@ -128,9 +128,13 @@ class Scheduler:
             if request is self._reading and row.samples:
                 self._reading = None
                 self._decoding.append(request)
-            if finish:
+            fault = None if request.grammar is None else request.grammar.fault
+            if finish or fault:
                 finished.append(request)
-            outputs.append(_output(row.request_id, len(row.forced), tree, verdict, finish))
+            if fault:
+                outputs.append(StepOutput(request.id, (), finish="error", error=fault))
+            else:
+                outputs.append(_output(row.request_id, len(row.forced), tree, verdict, finish))
         for request in finished:  # after all commits: closing a gap copies what its neighbours have cached by then
             self._release(request)
         return outputs
