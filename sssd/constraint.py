@@ -12,11 +12,17 @@ from typing import Any, Literal
 
 from sssd.errors import RequestError
 
-Kind = Literal["json_schema", "regex", "choice", "lark"]
+Kind = Literal["json_schema", "regex", "choice", "lark", "framed_json"]
 JsonSchema = Mapping[str, Any]
 
 # Longest text of a kind, in characters. A regex costs time that grows with its square.
-MAX_CHARS: Mapping[Kind, int] = {"json_schema": 65_536, "choice": 65_536, "lark": 32_768, "regex": 8_192}
+MAX_CHARS: Mapping[Kind, int] = {
+    "json_schema": 65_536,
+    "framed_json": 65_536,
+    "choice": 65_536,
+    "lark": 32_768,
+    "regex": 8_192,
+}
 MAX_DEPTH = 100  # of a JSON schema, references followed
 MAX_MARKS = 1_000  # rules and brackets of a lark grammar: they may nest in one another as deep
 
@@ -30,7 +36,7 @@ class Constraint:
     """
 
     kind: Kind
-    text: str  # the schema or the list of choices as JSON, the regex, the grammar
+    text: str  # the schema, the frame or the list of choices as JSON, the regex, the grammar
 
     def __post_init__(self) -> None:
         most = MAX_CHARS[self.kind]
@@ -74,6 +80,15 @@ class Constraint:
         if isinstance(texts, str) or not texts or not all(isinstance(t, str) and t for t in texts):
             raise RequestError(f"choice is {texts!r}: allowed is a list of texts that are not empty")
         return Constraint("choice", json.dumps(list(texts), ensure_ascii=False))
+
+    @staticmethod
+    def framed_json(opening: str, schema: JsonSchema, closing: str, *, between: str | None = None) -> Constraint:
+        """A JSON value of a schema between two texts, which may be empty or special tokens' names.
+
+        `between` allows further ones, each in a frame of its own, with this text before it.
+        """
+        Constraint.json_schema(schema)
+        return Constraint("framed_json", json.dumps([opening, schema, closing, between], ensure_ascii=False))
 
     @staticmethod
     def lark(grammar: str) -> Constraint:

@@ -88,7 +88,28 @@ class Grammars:
             return str(matcher.grammar_from_regex(text))
         if constraint.kind == "choice":
             return str(matcher.grammar_from_regex("|".join(map(_literal, json.loads(text)))))
-        return str(matcher.grammar_from_lark(text))
+        return str(
+            matcher.grammar_from_lark(self._framed(*json.loads(text)) if constraint.kind == "framed_json" else text)
+        )
+
+    def _framed(self, opening: str, schema: dict[str, Any], closing: str, between: str | None) -> str:
+        """A lark grammar for JSON values between two texts."""
+        more = "" if between is None else f" ({self._text(between)} framed)*"
+        value = json.dumps(schema | {"x-guidance": _JSON}, ensure_ascii=False)
+        framed = f"{self._text(opening)} value {self._text(closing)}"
+        return f"start: framed{more}\nframed: {framed}\nvalue: %json {value}"
+
+    def _text(self, text: str) -> str:
+        """A text in lark's terms. Special tokens in it go by number: as text they are never tokens of their own."""
+        words = self._vocabulary
+        terms, plain = [], ""
+        for token in words.tokenize_str(text, parse_special=True):
+            if words.is_special_token(token):
+                terms += [json.dumps(plain)] * bool(plain) + [f"<[{token}]>"]
+                plain = ""
+            else:
+                plain += words.decode_str([token])
+        return " ".join(terms + [json.dumps(plain)] * bool(plain))
 
 
 def _literal(text: str) -> str:

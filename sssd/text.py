@@ -6,7 +6,8 @@ The only file that turns ids into text. Knows no engine and no drafter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,11 +26,31 @@ def _byte_characters() -> dict[str, int]:
 _BYTES = _byte_characters()
 
 
+class ToolCall(NamedTuple):
+    """A tool that an assistant's message calls."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
 class Message(NamedTuple):
     """One turn of a conversation."""
 
-    role: str  # "system", "user" or "assistant"
+    role: str  # "system", "user", "assistant", or "tool" for what a call gave back
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
+    tool_call_id: str | None = None  # of a tool: which call this answers
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know messages: what is not there has no key."""
+        calls = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in self.tool_calls
+        ]
+        others = {"tool_calls": calls, "tool_call_id": self.tool_call_id, "name": self.name}
+        return {"role": self.role, "content": self.content} | {k: v for k, v in others.items() if v}
 
 
 class Tokenizer:
@@ -94,9 +115,22 @@ class Tokenizer:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{b:02x}" for b in data)
 
-    def chat_prompt(self, messages: Sequence[Message]) -> str:
+    @property
+    def chat_template(self) -> str:
+        """The template's text, "" without one."""
+        return self._template or ""
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = {},
+    ) -> str:
         """The conversation as the model's template writes it, up to where the assistant speaks.
 
+        `tools` are functions in OpenAI's JSON, {"type": "function", "function": {"name", "description", "parameters"}};
+        `variables` are what else the template may read, such as enable_thinking.
         The text holds its own special tokens: encode it with `special=False`. Raises RequestError when the bundle has
         no template or the template refuses the messages.
         """
@@ -104,17 +138,18 @@ class Tokenizer:
             raise RequestError("the bundle has no chat template: give a plain prompt, or export a chat model")
         from jinja2 import TemplateError
 
+        own = {
+            "messages": [m.for_template() for m in messages],
+            "tools": list(tools) or None,
+            "add_generation_prompt": True,
+            "bos_token": self._special(self._bos_id),
+            "eos_token": self._special(self._eos_ids[0] if self._eos_ids else None),
+        }
+        taken = sorted(own.keys() & variables.keys())
+        if taken:
+            raise RequestError(f"a chat template's variable cannot be {taken[0]!r}: the request itself sets it")
         try:
-            return str(
-                _environment()
-                .from_string(self._template)
-                .render(
-                    messages=[m._asdict() for m in messages],
-                    add_generation_prompt=True,
-                    bos_token=self._special(self._bos_id),
-                    eos_token=self._special(self._eos_ids[0] if self._eos_ids else None),
-                )
-            )
+            return str(_environment().from_string(self._template).render(own | dict(variables)))
         except TemplateError as e:
             raise RequestError(f"the chat template refuses these messages: {e}") from None
 
@@ -131,9 +166,14 @@ def _environment() -> Any:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json  # jinja's own writes for web pages: < becomes \\u003c
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
+
+
+def _to_json(value: Any, indent: int | None = None, **layout: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, **layout)
 
 
 class Detokenizer:

@@ -14,10 +14,12 @@ from time import monotonic
 import numpy as np
 
 from sssd.config import SamplingParams
+from sssd.constraint import Constraint
 from sssd.model import Job, Model
 from sssd.server.errors import bad_request
 from sssd.server.protocol import Common, ContentPart, Prediction
 from sssd.server.settings import Settings
+from sssd.server.structured import constraint_of
 from sssd.types import DraftOptions, Int32, Source
 
 MOST_STOPS = 16  # OpenAI allows four
@@ -32,12 +34,16 @@ def jobs(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
+    constraint: Constraint | None = None,
 ) -> list[Job]:
-    """`n` jobs a prompt, prompt after prompt. Raises ApiError or RequestError naming the field."""
+    """`n` jobs a prompt, prompt after prompt. Raises ApiError or RequestError naming the field.
+
+    `constraint` is what the endpoint wants of the answers; without one it is what the request's fields say.
+    """
     n = 1 if asked.n is None else asked.n
     if n * len(prompts) > settings.max_choices:
         raise bad_request(f"{len(prompts)} prompts with n {n} are more than {settings.max_choices} answers", "n")
-    _refuse(asked)
+    wanted = constraint_of(asked) if constraint is None else constraint
     seed = secrets.randbits(63) if asked.seed is None else asked.seed % 2**64
     options = _drafting(asked, model)
     params = _sampling(asked, settings, logprobs, prompt_logprobs)
@@ -50,15 +56,11 @@ def jobs(
             max_draft_tokens=_draft_tokens(asked),
             priority=asked.priority or 0,
             deadline=None if timeout is None else monotonic() + timeout,
+            constraint=wanted,
         )
         for prompt in prompts
         for i in range(n)
     ]
-
-
-def _refuse(asked: Common) -> None:
-    if asked.response_format is not None and asked.response_format.type != "text":
-        raise bad_request(f"response_format {asked.response_format.type!r} is not supported", "response_format")
 
 
 def _fitting(given: int | None, prompt_len: int, model: Model) -> int:

@@ -45,10 +45,45 @@ class Prediction(msgspec.Struct, kw_only=True):
     content: str | list[ContentPart]
 
 
+class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+    """A named schema."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None  # the answer always keeps to the schema; a schema that cannot be kept to is an error
+
+
 class ResponseFormat(msgspec.Struct, kw_only=True):
     """The shape of the answer."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The shape of the answer, as vLLM names it; one of these."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """What an assistant called."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"  # JSON text
+
+
+class AssistantToolCall(msgspec.Struct, kw_only=True):
+    """A call that stands in the conversation."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
@@ -57,6 +92,37 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    tool_calls: list[AssistantToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class Function(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A function that may be called."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # a JSON Schema
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A tool of the only kind there is."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class ToolName(msgspec.Struct, kw_only=True):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """The one function that is to be called."""
+
+    type: Literal["function"] = "function"
+    function: ToolName
 
 
 class Common(msgspec.Struct, kw_only=True):
@@ -86,6 +152,11 @@ class Common(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     # ours
     timeout: Annotated[float, Meta(gt=0)] | None = None  # seconds
@@ -111,8 +182,8 @@ class ChatRequest(Common, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
 

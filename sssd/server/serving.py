@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sssd.answer import Answer, Completion, Piece, Stats
 from sssd.model import Job, Model
+from sssd.runtime.request import Request
 from sssd.runtime.worker import Worker
 from sssd.types import StepOutput
 
@@ -33,7 +34,12 @@ class Serving:
 
     async def call(self, jobs: Sequence[Job]) -> Call:
         """Queue all jobs, or none. Raises RequestError, QueueFull, or EngineError when the server shuts down."""
-        call = Call(self, jobs)
+        make = self.model.request
+        if any(job.constraint for job in jobs):  # compiling one may take long: not on this thread
+            requests = await asyncio.to_thread(lambda: [make(job) for job in jobs])
+        else:
+            requests = [make(job) for job in jobs]
+        call = Call(self, requests)
         try:
             await call.start()
         except BaseException:
@@ -50,9 +56,9 @@ class Serving:
 class Call:
     """The answers of one HTTP call, read by one coroutine: `async for` its parts, then `close` it whatever happened."""
 
-    def __init__(self, serving: Serving, jobs: Sequence[Job]) -> None:
+    def __init__(self, serving: Serving, requests: Sequence[Request]) -> None:
         self._serving = serving
-        self._requests = [serving.model.request(job) for job in jobs]
+        self._requests = requests
         self._answers = [serving.model.answer(r) for r in self._requests]
         self._places = {r.id: i for i, r in enumerate(self._requests)}
         self._mail = _Mailbox()

@@ -24,23 +24,23 @@ from sssd.text import Tokenizer
 from sssd.tree import chain_tree
 from sssd.types import DraftJob, DraftTree, Int32, Source
 from tests.helpers.scripts import HistoryDrafter
-from tests.helpers.toy import EOS, text_bundle
+from tests.helpers.toy import EOS, TEMPLATE, text_bundle
 
 VOCAB = 257
 MARKS = b">:"  # an answer begins behind the last of these; texts hold none of them
 TEXT = "Grüße aus Köln, 東京 und 🙂 - naïve café, ½ Tag 👩‍👩‍👧 später. "
 
 
-def speaker(text: str = TEXT, *, end: int | None = None) -> Script:
+def speaker(text: str = TEXT, *, end: int | None = None, marks: bytes = MARKS) -> Script:
     """A target that says `text` over and over behind the last mark, and ends after `end` bytes if given.
 
     What comes second is the byte before, so that logprobs and sampling have something to choose from.
     """
     data = text.encode()
-    marks = np.frombuffer(MARKS, np.uint8)
+    mark_ids = np.frombuffer(marks, np.uint8)
 
     def script(context: Int32) -> np.ndarray:
-        places = np.flatnonzero(np.isin(context, marks))
+        places = np.flatnonzero(np.isin(context, mark_ids))
         at = len(context) - 1 - int(places[-1]) if len(places) else len(context)
         scores = np.full(VOCAB, -4, np.float32)
         scores[data[(at - 1) % len(data)]] = 1
@@ -81,12 +81,13 @@ def scripted_model(
     n_slots: int = 4,
     max_waiting: int = 64,
     max_draft_tokens: int = 7,
+    template: str = TEMPLATE,
 ) -> Model:
     engine = ScriptedEngine(
         script, vocab_size=VOCAB, n_slots=n_slots + 1, max_len=max_len, eos_ids=(EOS,), fails_at=fails_at
     )
     config = LoopConfig(n_slots=n_slots, n_warm=1, max_waiting=max_waiting, max_draft_tokens=max_draft_tokens)
-    return Model(engine, drafter or NullDrafter(), Tokenizer(text_bundle(directory)), config)
+    return Model(engine, drafter or NullDrafter(), Tokenizer(text_bundle(directory, template=template)), config)
 
 
 def python_api(directory: Path, script: Script, **options: int) -> LLM:
