@@ -11,6 +11,7 @@ import click
 from sssd.answer import Completion
 from sssd.commands import show
 from sssd.config import LoopConfig, SamplingParams
+from sssd.constraint import Constraint
 from sssd.drafting.choose import DrafterName
 from sssd.errors import EngineError, RequestError
 from sssd.llm import LLM
@@ -54,6 +55,13 @@ from sssd.text import Message
 )
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--ignore-eos", is_flag=True, help="Go on past the model's own ending token.")
+@click.option(
+    "--json-schema",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with a JSON Schema that the answer keeps to.",
+)
+@click.option("--regex", help="Pattern that the whole answer matches.")
+@click.option("--choice", multiple=True, help="Text that may be the answer; give it several times.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
 @click.option("--fixed-width", type=int, help="Run every step at exactly this many columns.")
 @click.option("--fastest", is_flag=True, help="Allow steps so narrow that the text may differ by rounding.")
@@ -79,6 +87,9 @@ def generate(
     repetition_penalty: float,
     stop: tuple[str, ...],
     ignore_eos: bool,
+    json_schema: Path | None,
+    regex: str | None,
+    choice: tuple[str, ...],
     threads: int,
     fixed_width: int | None,
     fastest: bool,
@@ -92,6 +103,7 @@ def generate(
       sssd generate --engine smol/ --chat "Write a haiku about trains."
       cat article.txt | sssd generate --engine smol/ --max-tokens 64 --stats
       sssd generate --engine smol/ --temperature 0.8 --seed 1 "Once upon a time"
+      sssd generate --engine smol/ --chat --choice yes --choice no "Is Rome in Italy?"
     """
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -109,6 +121,7 @@ def generate(
         raise click.UsageError("--system needs --chat: a plain prompt has no system message")
     if no_spec and (datastore or live):
         raise click.UsageError("--datastore and --live need speculation: leave --no-spec out")
+    constraint = _constraint(json_schema, regex, choice)
     text = _prompt(prompt)
     with load(
         engine,
@@ -122,7 +135,7 @@ def generate(
         fixed_width=fixed_width,
         fastest=fastest,
     ) as llm:
-        done = _answer(llm, text, system, params, chat=chat, quiet=as_json)
+        done = _answer(llm, text, system, params, constraint, chat=chat, quiet=as_json)
     if as_json:
         show.as_json(done)
     if stats:
@@ -140,12 +153,34 @@ def _prompt(given: str | None) -> str:
         raise RequestError(f"the prompt on stdin is not UTF-8 (byte {e.start}): convert it first") from None
 
 
-def _answer(llm: LLM, text: str, system: str | None, params: SamplingParams, *, chat: bool, quiet: bool) -> Completion:
+def _constraint(json_schema: Path | None, regex: str | None, choice: tuple[str, ...]) -> Constraint | None:
+    if (json_schema is not None) + (regex is not None) + bool(choice) > 1:
+        raise click.UsageError("--json-schema, --regex and --choice cannot go together: give one of them")
+    if json_schema is not None:
+        try:
+            return Constraint.json_schema(json_schema.read_text("utf-8"))
+        except UnicodeDecodeError as e:
+            raise RequestError(f"{json_schema} is not UTF-8 (byte {e.start}): convert it first") from None
+    if regex is not None:
+        return Constraint.regex(regex)
+    return Constraint.choice(choice) if choice else None
+
+
+def _answer(
+    llm: LLM,
+    text: str,
+    system: str | None,
+    params: SamplingParams,
+    constraint: Constraint | None,
+    *,
+    chat: bool,
+    quiet: bool,
+) -> Completion:
     if not text:
         raise RequestError("the prompt is empty: give at least one character")
     turns = [Message("system", system)] if system is not None else []
     prompt = llm.chat_ids([*turns, Message("user", text)]) if chat else text
-    for piece in llm.stream(prompt, params):
+    for piece in llm.stream(prompt, params, constraint=constraint):
         if not quiet:
             click.echo(piece.text, nl=False)
         if piece.completion is not None:

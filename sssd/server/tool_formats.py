@@ -28,7 +28,6 @@ class ToolFormat:
 
 # in the order in which a template is searched for their signs
 FORMATS = (
-    ToolFormat("phi4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", "arguments", listed=True, bare=True),
     ToolFormat("hermes", "<tool_call>", "<tool_call>\n", "\n</tool_call>", "arguments", listed=False, bare=True),
     ToolFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", "", "arguments", listed=True, bare=True),
     ToolFormat("granite", "<|tool_call|>", "<|tool_call|>", "", "arguments", listed=True, bare=True),

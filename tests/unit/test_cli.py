@@ -90,3 +90,9 @@ def test_overhead_counts_every_committed_token() -> None:
     assert {p.name for p in figures.phases} == {"plan", "propose", "pack", "verify", "commit", "apply"}
     done = sssd("overhead", "--steps", "10", "--json")
     assert '"median_us"' in done.stdout
+
+
+def test_an_answer_has_one_form_at_most(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["generate", "--engine", str(tmp_path), "--regex", "a", "--choice", "b", "hi"])
+    assert done.exit_code == 2
+    assert "cannot go together" in done.stderr

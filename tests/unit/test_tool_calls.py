@@ -107,8 +107,8 @@ CASES = [
     ("mistral", f' [{{"name": "weather", "arguments": {A}}}]', "", [("weather", A)]),
     ("mistral", "[1, 2, 3] is a list", "[1, 2, 3] is a list", []),
     ("mistral", "[", "[", []),
-    ("phi4", f'<|tool_call|>[{{"name": "weather", "arguments": {A}}}]<|/tool_call|>', "", [("weather", A)]),
-    ("phi4", f'[{{"name": "weather", "arguments": {A}}}]', "", [("weather", A)]),
+    ("granite", f'<|tool_call|>[{{"name": "weather", "arguments": {A}}}] so', "so", [("weather", A)]),
+    ("granite", f'[{{"name": "weather", "arguments": {A}}}]', "", [("weather", A)]),
 ]
 
 
@@ -145,7 +145,7 @@ def test_plain_text_and_arguments_stream_as_they_come() -> None:
         ("{% if tools %}<tool_call></tool_call>{% endif %}", "hermes"),
         ("{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS]{% endif %}", "mistral"),
         ('{% if tools %}{"name": "x", "parameters": {}}<|python_tag|>{% endif %}', "llama3"),
-        ("{% if tools %}<|tool|><|tool_call|>{% endif %}", "phi4"),
+        ("{% if tools %}respond with <|tool_call|>{% endif %}", "granite"),
         ("{{ messages }}<tool_call>", None),
         ("{% if tools %}{% endif %}", None),
     ],
