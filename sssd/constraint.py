@@ -60,6 +60,8 @@ class Constraint:
             raise RequestError(f"the JSON schema is no JSON: {e}") from None
         if not isinstance(parsed, Mapping):
             raise RequestError(f"the JSON schema is a {type(parsed).__name__}: allowed is an object")
+        if not isinstance(parsed.get("x-guidance", {}), Mapping):
+            raise RequestError("the JSON schema's x-guidance is no object: leave it out")
         constraint = Constraint("json_schema", text)
         _check_schema(parsed)
         return constraint

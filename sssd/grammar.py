@@ -7,7 +7,6 @@ it is asked about tokens behind them. What it answers is a function of those tok
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,7 +21,9 @@ from sssd.types import Bool, DraftTree, Source
 
 CACHED = 64  # compiled constraints that are kept
 # JSON as json.dumps writes it: what models have seen most, and every character but the values' is then forced
-_JSON: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_JSON: dict[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
 
 
 class Grammars:
@@ -43,6 +44,8 @@ class Grammars:
         self._eos_ids = frozenset(eos_ids)
         self._vocab_size = vocab_size
         self._vocabulary = llguidance.LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos_ids))
+        added = json.loads(tokenizer).get("added_tokens", [])
+        self._special_names = [t["content"] for t in added if self._vocabulary.is_special_token(t["id"])]
         self._limits = llguidance.LLParserLimits(verbose_errors=False)
         self._compiled: OrderedDict[Constraint, Any] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -80,24 +83,30 @@ class Grammars:
         raise RequestError(f"the {constraint.kind} cannot be used: {why[:300]}")
 
     def _source(self, constraint: Constraint) -> str:
-        """The constraint as llguidance reads it."""
-        matcher, text = self._library.LLMatcher, constraint.text
-        if constraint.kind == "json_schema":
-            return str(matcher.grammar_from_json_schema(text, defaults=_JSON))
-        if constraint.kind == "regex":
-            return str(matcher.grammar_from_regex(text))
-        if constraint.kind == "choice":
-            return str(matcher.grammar_from_regex("|".join(map(_literal, json.loads(text)))))
-        return str(
-            matcher.grammar_from_lark(self._framed(*json.loads(text)) if constraint.kind == "framed_json" else text)
-        )
+        """The constraint as llguidance reads it.
 
-    def _framed(self, opening: str, schema: dict[str, Any], closing: str, between: str | None) -> str:
-        """A lark grammar for JSON values between two texts."""
+        A text that is forced is forced in the tokens that the tokenizer makes of it, and of a special token's name it
+        makes that token, which is no text. Where such a name occurs, nothing is forced.
+        """
+        plain = not any(name in constraint.text for name in self._special_names)
+        source = self._lark(constraint)
+        return str(self._library.LLMatcher.grammar_from_lark(source if plain else _NO_FORCING + source))
+
+    def _lark(self, constraint: Constraint) -> str:
+        text = constraint.text
+        if constraint.kind == "lark":
+            return text
+        if constraint.kind == "regex":
+            return f"start: /{self._library.regex_to_lark(text)}/"
+        value = json.loads(text)
+        if constraint.kind == "json_schema":
+            return f"start: %json {_json(value)}"
+        if constraint.kind == "choice":
+            return f"start: {' | '.join(map(json.dumps, value))}"
+        opening, schema, closing, between = value
         more = "" if between is None else f" ({self._text(between)} framed)*"
-        value = json.dumps(schema | {"x-guidance": _JSON}, ensure_ascii=False)
         framed = f"{self._text(opening)} value {self._text(closing)}"
-        return f"start: framed{more}\nframed: {framed}\nvalue: %json {value}"
+        return f"start: framed{more}\nframed: {framed}\nvalue: %json {_json(schema)}"
 
     def _text(self, text: str) -> str:
         """A text in lark's terms. Special tokens in it go by number: as text they are never tokens of their own."""
@@ -112,9 +121,9 @@ class Grammars:
         return " ".join(terms + [json.dumps(plain)] * bool(plain))
 
 
-def _literal(text: str) -> str:
-    """A regex for exactly this text."""
-    return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~/]", lambda m: "\\" + m.group(), text)
+def _json(schema: dict[str, Any]) -> str:
+    """The schema's text, with our layout where it asks for no other."""
+    return json.dumps(schema | {"x-guidance": _JSON | schema.get("x-guidance", {})})
 
 
 class GrammarState:

@@ -138,6 +138,9 @@ def test_it_may_end_where_the_text_is_complete_and_only_there() -> None:
         (Constraint.json_schema('{"type": "array", "items": {"type": "boolean"}}'), "[true, false]", "[1"),
         (Constraint.choice(["a.b", "a|b", "[x]", "é {2}", "a/b-c&d~e#f"]), "a/b-c&d~e#f", "acb"),
         (Constraint.choice(["a.b", "a|b", "[x]", "é {2}"]), "é {2}", "a.bb"),
+        (Constraint.choice(['say "\\n"', "\n/*"]), "\n/*", "n"),
+        (Constraint.regex("a/b|[/]"), "/", "b"),
+        (Constraint.regex("a\nb|\\d"), "a\nb", "nb"),
         (Constraint.regex(r"\d{3}-[a-z]+"), "123-abc", "12-"),
         (Constraint.lark('start: "(" start ")" | "x"'), "((x))", "(()"),
     ],
@@ -145,6 +148,24 @@ def test_it_may_end_where_the_text_is_complete_and_only_there() -> None:
 def test_each_kind_takes_its_texts_and_no_others(constraint: Constraint, good: str, bad: str) -> None:
     assert follows(grammars().start(constraint), [*ids(good), EOS[0]])
     assert not follows(grammars().start(constraint), [*ids(bad), EOS[0]])
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint.choice(["a<tool_call>b"]),
+        Constraint.regex("a<tool_call>b"),
+        Constraint.lark('start: "a<tool_call>b"'),
+        Constraint.json_schema({"const": "<tool_call>"}),
+    ],
+)
+def test_a_special_tokens_name_is_spelt_as_text(constraint: Constraint) -> None:
+    state, path = grammars().start(constraint), list[int]()
+    while not state.allowed(path)[EOS[0]]:
+        path.append(int(np.flatnonzero(state.allowed(path))[0]))
+    assert state.fault is None
+    assert "<tool_call>" in text(path)
+    assert 2 not in path, "the token of that name"
 
 
 def test_equal_constraints_are_compiled_once_and_the_cache_is_bounded() -> None:
@@ -183,6 +204,9 @@ def chained(n: int) -> dict:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Constraint.json_schema({"x-guidance": 1}), "x-guidance"),
+        (lambda: Constraint.json_schema({"x-guidance": {"lenientt": 1}}), "x-guidance|unknown"),
+        (lambda: Constraint.regex("\ud800"), "cannot be used"),
         (lambda: Constraint.json_schema("{"), "is no JSON"),
         (lambda: Constraint.json_schema("[]"), "is a list: allowed is an object"),
         (lambda: Constraint.json_schema({"type": "strng"}), "strng"),
