@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay, serve
+from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay, serve, simulate
 from sssd.errors import SssdError
 
 
@@ -56,5 +56,6 @@ for command in (
     replay.replay,
     overhead.overhead,
     serve.serve,
+    simulate.simulate,
 ):
     main.add_command(command)
