@@ -81,6 +81,23 @@ void propose(Drafter& drafter, const Batch& batch, std::size_t first, std::size_
   drafter.propose(view(batch.ids).subspan(first, n_rows), view(batch.budgets).subspan(first, n_rows), out);
 }
 
+nb::tuple propose_behind(Drafter& drafter, std::int64_t id, Tokens ahead, std::size_t budget) {
+  const std::vector<Node> nodes = drafter.propose_behind(id, view(ahead), budget);
+  std::vector<Token> tokens;
+  std::vector<std::int32_t> parents;
+  std::vector<float> scores;
+  std::vector<std::uint8_t> source;
+  for (const Node& node : nodes) {
+    tokens.push_back(node.token);
+    parents.push_back(node.parent);
+    scores.push_back(static_cast<float>(node.score));
+    source.push_back(static_cast<std::uint8_t>(node.source));
+  }
+  const std::size_t n = nodes.size();
+  return nb::make_tuple(to_numpy(std::move(tokens), {n}), to_numpy(std::move(parents), {n}),
+                        to_numpy(std::move(scores), {n}), to_numpy(std::move(source), {n}));
+}
+
 constexpr std::size_t kCurves = kSources + 1;  // the sources' and the paths'
 
 nb::ndarray<nb::numpy, double> confidence(Drafter& drafter, std::int64_t space) {
@@ -176,6 +193,7 @@ NB_MODULE(_core, m) {
            },
            "request_id"_a, "prompt"_a, "namespaces"_a, "prediction"_a)
       .def("propose", &propose, "batch"_a, "first_row"_a, "n_rows"_a)
+      .def("propose_behind", &propose_behind, "request_id"_a, "ahead"_a, "budget"_a)
       .def("accept", [](Drafter& self, std::int64_t id, Tokens tokens) { self.accept(id, view(tokens)); },
            "request_id"_a, "tokens"_a)
       .def("end", &Drafter::end, "request_id"_a)

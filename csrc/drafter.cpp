@@ -63,6 +63,21 @@ void Drafter::draft(Desk& desk, Request& request, std::size_t budget) const {
   for (Node& node : nodes) node.score = learned != nullptr ? learned->paths.corrected(node.path) : node.path;
 }
 
+std::vector<Node> Drafter::propose_behind(std::int64_t id, std::span<const Token> ahead, std::size_t budget) {
+  const Request& request = this->request(id);
+  Desk& desk = *desks_[0];
+  if (desk.authors) throw std::invalid_argument("the authors' rules draft behind committed text only");
+  std::vector<Node> nodes;
+  if (budget == 0 || !request.ready()) return nodes;
+  std::vector<Token> scratch;
+  const Learned* learned = options_.learn ? request.learned() : nullptr;
+  const Sources sources = request.sources_behind(ahead, options_.mixture.gather.max_match, scratch);
+  desk.mixture.draft(sources, learned, budget, nodes);
+  desk.layout.arrange(nodes);
+  for (Node& node : nodes) node.score = learned != nullptr ? learned->paths.corrected(node.path) : node.path;
+  return nodes;
+}
+
 void Drafter::write(const std::vector<Node>& nodes, std::size_t row, const TreeArrays& out) {
   const std::size_t first = row * out.width;
   for (std::size_t i = 0; i < nodes.size(); ++i) {

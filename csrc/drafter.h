@@ -51,6 +51,9 @@ class Drafter {
              std::vector<Token> prediction);
   // Row i gets at most min(budgets[i], width) nodes. Throws std::out_of_range for an unknown id.
   void propose(std::span<const std::int64_t> ids, std::span<const std::int32_t> budgets, const TreeArrays& out);
+  // The tree that would be proposed if `ahead` stood behind the text; matches end in the text. Nothing is learned from
+  // it, and what was proposed last stays. Throws std::out_of_range, and std::invalid_argument with the authors' rules.
+  std::vector<Node> propose_behind(std::int64_t id, std::span<const Token> ahead, std::size_t budget);
   void accept(std::int64_t id, std::span<const Token> tokens);
   void end(std::int64_t id);
 

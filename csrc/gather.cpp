@@ -24,18 +24,18 @@ void Gather::find(const Sources& sources, std::vector<Occurrence>& out) {
     for (const auto& segment : *store) {
       for (std::size_t k = kFirstAsked; k < kStoredOrders.size(); ++k) {
         const std::size_t n = kStoredOrders[k];
-        if (n <= sources.context.size()) segment->fetch_hint(sources.context.suffix().end - n, n);
+        if (n <= sources.suffix.size) segment->fetch_hint(sources.suffix.end - n, n);
       }
     }
   }
   if (sources.prediction != nullptr) find_predicted(sources, out);
-  const std::size_t own = sources.context.find(sources.context.suffix(), limits, Source::context, out);
+  const std::size_t own = sources.context.find(sources.suffix, limits, Source::context, out);
   if (own < limits_.sure) find_stored(sources, out);
 }
 
 void Gather::find_predicted(const Sources& sources, std::vector<Occurrence>& out) const {
   const ContextIndex& guess = *sources.prediction;
-  guess.find(sources.context.suffix(), {limits_.max_match, limits_.context_most, limits_.enough, limits_.sure}, Source::prediction, out);
+  guess.find(sources.suffix, {limits_.max_match, limits_.context_most, limits_.enough, limits_.sure}, Source::prediction, out);
   const std::size_t written = sources.context.size() - sources.prompt_size;
   if (!sources.on_prediction || written >= guess.size()) return;
   const Token* next = guess.tokens() + written;
@@ -46,7 +46,7 @@ void Gather::find_predicted(const Sources& sources, std::vector<Occurrence>& out
 }
 
 void Gather::find_stored(const Sources& sources, std::vector<Occurrence>& out) {
-  const Suffix suffix = sources.context.suffix();
+  const Suffix suffix = sources.suffix;
   const std::size_t longest = tokens_before(suffix.end, kStoredOrders.front());
   std::size_t asked = 0;  // the match length that `intervals_` and `occurrences` are of
   std::size_t occurrences = 0;
@@ -74,7 +74,7 @@ std::size_t Gather::ask(const Sources& sources, std::size_t n) {
   intervals_.clear();
   for (const auto& store : sources.stores) {
     for (const auto& segment : *store) {
-      intervals_.push_back(segment->find(sources.context.suffix().end - n, n));
+      intervals_.push_back(segment->find(sources.suffix.end - n, n));
       occurrences += intervals_.back().size();
     }
   }

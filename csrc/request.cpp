@@ -24,8 +24,20 @@ void Request::index_prompt() {
 }
 
 Sources Request::sources() const {
-  Sources sources{context_, prompt_size_, cursor_, prediction_ ? &*prediction_ : nullptr, on_prediction_, {}};
+  Sources sources{context_, context_.suffix(), prompt_size_, cursor_, prediction_ ? &*prediction_ : nullptr, on_prediction_, {}};
   for (const Namespace* space : namespaces_) sources.stores.push_back(space->segments());
+  return sources;
+}
+
+Sources Request::sources_behind(std::span<const Token> ahead, std::size_t longest, std::vector<Token>& scratch) const {
+  const std::size_t n = std::min(longest, context_.size());
+  scratch.assign(1, kSeparator);
+  scratch.insert(scratch.end(), context_.suffix().end - n, context_.suffix().end);
+  scratch.insert(scratch.end(), ahead.begin(), ahead.end());
+  scratch.push_back(kSeparator);
+  Sources sources = this->sources();
+  sources.suffix = {scratch.data() + scratch.size() - 1, scratch.size() - 2};
+  sources.on_prediction = false;
   return sources;
 }
 

@@ -33,6 +33,8 @@ class Request {
 
   // Asks for ready(). Namespaces are pinned until the value is dropped.
   Sources sources() const;
+  // The same for the text with guesses `ahead` of its end; at most `longest` committed tokens count. Lives in `scratch`.
+  Sources sources_behind(std::span<const Token> ahead, std::size_t longest, std::vector<Token>& scratch) const;
   // What the namespace has learned that the request belongs to, its first; null when it has none.
   Learned* learned() const { return namespaces_.empty() ? nullptr : &namespaces_.front()->learned; }
 

@@ -12,6 +12,7 @@ namespace sssd {
 
 struct Sources {
   const ContextIndex& context;     // the request's prompt and output
+  Suffix suffix;                   // what is continued: the context's end, or that of guesses behind it
   std::size_t prompt_size;         // how much of it is prompt
   std::size_t cursor;              // position in it behind what was copied last
   const ContextIndex* prediction;  // the client's guess of the output, or null

@@ -90,3 +90,73 @@ class LoopConfig:
         ):
             if not ok:
                 raise SssdError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}")
+
+
+@dataclass(frozen=True)
+class CascadeConfig:
+    """How draft models work together (Cascade Speculative Drafting, arXiv 2312.11462).
+
+    Levels stand largest first, the model-free drafter at the bottom. Row i of `k` says how a draft for level i - 1 is
+    made (row 0: for the target): so many positions by level i, so many more by level i + 1, ..., the last ones by the
+    bottom drafter. Raises SssdError naming the entry.
+    """
+
+    k: tuple[tuple[int, ...], ...]  # row i has one entry less than row i - 1; all of them 1 or more
+    lenience: float = 1.0  # a level accepts a draft token that it gives a probability above 1 / lenience; 1 = its own
+    children: int = 1  # of a node; above 1, levels branch out and the bottom drafter's own tree is merged in
+    adaptive: bool = True  # leave levels out of a step where they do not pay
+
+    def __post_init__(self) -> None:
+        shape = [len(row) for row in self.k]
+        if not shape or shape != list(range(shape[0], 0, -1)) or len(shape) != shape[0]:
+            raise SssdError(
+                f"the rows of K have {', '.join(map(str, shape)) or 'no'} entries: allowed is one row a draft model "
+                "and one for the bottom drafter, each an entry shorter than the one before, such as 5,14,10;1,10;10"
+            )
+        for name, ok, allowed in (
+            ("k", all(n >= 1 for row in self.k for n in row), "1 or more everywhere"),
+            ("lenience", 1 <= self.lenience < float("inf"), "1 or more"),
+            ("children", 1 <= self.children <= 20, "1 to 20"),
+        ):
+            if not ok:
+                raise SssdError(f"{name} is {getattr(self, name)!r}: allowed is {allowed}")
+
+    @property
+    def n_levels(self) -> int:
+        """Draft models it is for."""
+        return len(self.k) - 1
+
+
+# published settings by name, for as many draft models as they have rows, less one
+CASCADE_PRESETS = {
+    "mmlu": CascadeConfig(((5, 14, 10), (1, 10), (10,)), lenience=2),
+    "mmlu-cheap": CascadeConfig(((5, 8, 10), (1, 10), (10,)), lenience=5),  # where small models cost relatively more
+    "llama": CascadeConfig(((13, 10), (10,)), lenience=3),
+    "one": CascadeConfig(((5, 10), (10,))),
+}
+_DEFAULT_PRESETS = {1: "one", 2: "mmlu"}  # by number of draft models
+
+
+def cascade_config(
+    n_levels: int, *, k: str | None = None, lenience: float | None = None, children: int = 1, adaptive: bool = True
+) -> CascadeConfig:
+    """From what a user writes: `k` is a preset's name or rows such as "5,14,10;1,10;10", None the usual preset.
+
+    Raises SssdError for a name that is unknown, rows that are no numbers, and a K for another number of models.
+    """
+    if k is None and n_levels not in _DEFAULT_PRESETS:
+        raise SssdError(f"no usual K for {n_levels} draft models: give one with {n_levels + 1} rows")
+    name = _DEFAULT_PRESETS[n_levels] if k is None else k
+    preset = CASCADE_PRESETS.get(name)
+    if preset is None:
+        try:
+            rows = tuple(tuple(int(entry) for entry in row.split(",")) for row in name.split(";"))
+        except ValueError:
+            raise SssdError(
+                f"K is {name!r}: allowed are rows of numbers such as 5,14,10;1,10;10, or {', '.join(CASCADE_PRESETS)}"
+            ) from None
+        preset = CascadeConfig(rows)
+    if preset.n_levels != n_levels:
+        raise SssdError(f"K {name!r} is for {preset.n_levels} draft models and there are {n_levels}: one row a model")
+    lenience = preset.lenience if lenience is None else lenience
+    return CascadeConfig(preset.k, lenience=lenience, children=children, adaptive=adaptive)

@@ -6,10 +6,12 @@ The only file that picks parts by name. Knows nothing of steps and tokens.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sssd.config import LoopConfig
+from sssd.config import CascadeConfig, LoopConfig, cascade_config
+from sssd.draft_models import make_cascade, open_drafts
 from sssd.drafting.base import Drafter
 from sssd.drafting.choose import DrafterName, make_drafter
 from sssd.errors import SssdError
@@ -29,6 +31,8 @@ def load(
     drafter: DrafterName | Drafter | None = "retrieval",
     datastore: str | Path | None = None,
     live: str | Path | None = None,
+    drafts: Sequence[str | Path] = (),
+    cascade: CascadeConfig | None = None,
     device: str = "cpu",
     threads: int = 0,
     n_slots: int = LoopConfig.n_slots,
@@ -42,8 +46,10 @@ def load(
     """Open a bundle (the directory, or a file inside it) and start its engine.
 
     `drafter` is a name, an object with the Drafter protocol, or None for plain decoding. "retrieval" drafts from the
-    file `datastore` too, and remembers finished requests in the file `live`. Options are LoopConfig's. Raises
-    BundleError, EngineError, MissingExtra, DatastoreError, or SssdError for an option out of range.
+    file `datastore` too, and remembers finished requests in the file `live`. `drafts` are bundles of draft models over
+    it, the largest first, working together as `cascade` says (None: the usual way for so many). Other options are
+    LoopConfig's. Raises BundleError and its kinds, EngineError, MissingExtra, DatastoreError, or SssdError for an
+    option out of range.
     """
     config = LoopConfig(
         n_slots=n_slots,
@@ -55,7 +61,17 @@ def load(
         fastest=fastest,
     )
     return LLM(
-        load_model(bundle, config, drafter=drafter, datastore=datastore, live=live, device=device, threads=threads)
+        load_model(
+            bundle,
+            config,
+            drafter=drafter,
+            datastore=datastore,
+            live=live,
+            drafts=drafts,
+            cascade=cascade,
+            device=device,
+            threads=threads,
+        )
     )
 
 
@@ -66,6 +82,8 @@ def load_model(
     drafter: DrafterName | Drafter | None = "retrieval",
     datastore: str | Path | None = None,
     live: str | Path | None = None,
+    drafts: Sequence[str | Path] = (),
+    cascade: CascadeConfig | None = None,
     device: str = "cpu",
     threads: int = 0,
 ) -> Model:
@@ -75,10 +93,33 @@ def load_model(
     opened = open_bundle(bundle)
     tokenizer = Tokenizer(opened)
     files = _Files(None if datastore is None else Path(datastore), None if live is None else Path(live))
+    stack = _open_stack([Path(path) for path in drafts], cascade, opened)
     source = _drafter(drafter, files, tokenizer, opened.spec.vocab_size)
+    first_request_id = _first_request_id(source, files)
+    if stack is not None:
+        source = make_cascade(
+            stack.bundles, source, stack.config, target=opened, n_slots=config.n_slots, device=device, threads=threads
+        )
     engine = OrtEngine(opened, n_slots=config.n_slots + config.n_warm, device=device, threads=threads)
     costs = engine_costs(opened, n_slots=config.n_slots, device=device, threads=threads)
-    return Model(engine, source, tokenizer, config, costs=costs, first_request_id=_first_request_id(source, files))
+    return Model(engine, source, tokenizer, config, costs=costs, first_request_id=first_request_id)
+
+
+class _DraftStack(NamedTuple):
+    bundles: tuple[Bundle, ...]
+    config: CascadeConfig
+
+
+def _open_stack(paths: Sequence[Path], config: CascadeConfig | None, target: Bundle) -> _DraftStack | None:
+    """Draft bundles that fit the target, and K for them; None without any."""
+    if not paths and config is not None:
+        raise SssdError("a cascade needs draft models: give their bundles as drafts, or leave cascade out")
+    if not paths:
+        return None
+    config = cascade_config(len(paths)) if config is None else config
+    if config.n_levels != len(paths):
+        raise SssdError(f"K is for {config.n_levels} draft models and there are {len(paths)}: one row a model")
+    return _DraftStack(open_drafts(paths, target=target), config)
 
 
 def _first_request_id(drafter: Drafter, files: _Files) -> int:

@@ -83,6 +83,10 @@ class Tokenizer:
         """The whole of it as a tokenizer.json."""
         return str(self._core.to_str())
 
+    def tokens(self) -> dict[int, str]:
+        """The vocabulary: what each id is."""
+        return {i: token for token, i in self._core.get_vocab(with_added_tokens=True).items()}
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids; `special` lets the tokenizer add what it adds by itself (a BOS, for most)."""
         return list(self._core.encode(text, add_special_tokens=special).ids)

@@ -1,6 +1,6 @@
 """The values that cross a boundary: plans, trees, batches, outputs. Owns their shapes and dtypes.
 
-Knows no engine, no drafter and no text; everything here is frozen and imports numpy only.
+Knows no engine, no drafter and no text; everything here is frozen.
 Axes: B rows, T columns, R scored columns, V vocabulary, K kept scores, n tree nodes.
 """
 
@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from sssd.config import SamplingParams
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -46,13 +48,21 @@ class DraftOptions:
     remember: bool = True  # may its text serve later requests of its first namespace
     prediction: Int32 | None = None  # int32 [p] tokens the client expects
     sources: frozenset[Source] | None = None  # where its drafts may come from; None = wherever there are any
+    # how the target will choose, set by the request: a draft model that draws with the same noise agrees more often
+    params: SamplingParams | None = None  # None = greedy
+    seed: int = 0
+    ending_ids: tuple[int, ...] = ()
 
 
 class DraftJob(NamedTuple):
-    """One row's wish for a draft tree of at most `budget` nodes (the root is not counted)."""
+    """One row's wish for a draft tree of at most `budget` nodes (the root is not counted).
+
+    With `ahead` the root is its last token: guesses behind the committed text, from a drafter that asks another one.
+    """
 
     request_id: int
     budget: int
+    ahead: Int32 | None = None  # int32 [a]
 
 
 @dataclass(slots=True)  # not frozen, though never changed: one is made for every row of a step, and freezing is dear

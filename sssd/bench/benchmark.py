@@ -5,20 +5,21 @@ Everything that a user can get wrong is checked before the model is loaded. Know
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 from sssd.bench.machine import this_machine
-from sssd.bench.modes import FASTEST_BASELINE, choose_modes, make_drafter
+from sssd.bench.modes import DRAFT_MODE, DRAFT_MODES, FASTEST_BASELINE, cascade_of, choose_modes, make_drafter
 from sssd.bench.report import About, Report
 from sssd.bench.run import BenchConfig, Progress, measure
 from sssd.bench.stream import Clock
 from sssd.bench.summary import summarize
 from sssd.bench.validity import warnings
 from sssd.bench.workload import choose, read_questions
-from sssd.config import LoopConfig, SamplingParams
+from sssd.config import CascadeConfig, LoopConfig, SamplingParams, cascade_config
+from sssd.draft_models import make_cascade, open_drafts, weight_bytes
 from sssd.drafting.base import Drafter
 from sssd.errors import RequestError, SssdError
 from sssd.loading import engine_costs
@@ -36,6 +37,8 @@ class BenchOptions:
     limit: int | None = None  # prompts a task
     modes: tuple[str, ...] | None = None  # None = all that can run
     datastore: Path | None = None
+    drafts: tuple[Path, ...] = ()  # bundles of draft models, the largest first
+    cascade: CascadeConfig | None = None  # how they work together; None = the usual way for so many
     batches: tuple[int, ...] = (1,)
     rates: tuple[float, ...] = ()
     repeat: int = 1
@@ -74,20 +77,33 @@ def benchmark(options: BenchOptions, *, progress: Progress) -> Report:
     workload = choose(questions, tokenizer, max_prompt=max_prompt, tasks=options.tasks, limit=options.limit, chat=chat)
     fingerprint = tokenizer.fingerprint()
 
-    def drafter(mode: str) -> Drafter:
+    drafts = open_drafts(options.drafts, target=bundle)
+    n_slots = max(config.batches)
+
+    def below(mode: str) -> Drafter:
         return make_drafter(mode, datastore=options.datastore, fingerprint=fingerprint)
 
+    def drafter(mode: str) -> Drafter:
+        if mode not in DRAFT_MODES:
+            return below(mode)
+        levels = drafts[:1] if mode == DRAFT_MODE else drafts
+        how = cascade_of(mode, options.cascade or cascade_config(len(drafts)))
+        return make_cascade(
+            levels, below(mode), how, target=bundle, n_slots=n_slots, device=options.device, threads=options.threads
+        )
+
     for mode in config.modes:
-        drafter(mode).close()  # a datastore that does not fit is told now
+        below(mode).close()  # a datastore that does not fit is told now
 
     from sssd.engines.ort import OrtEngine
 
-    engine = OrtEngine(bundle, n_slots=max(config.batches), device=options.device, threads=options.threads)
+    engine = OrtEngine(bundle, n_slots=n_slots, device=options.device, threads=options.threads)
     try:
-        costs = engine_costs(bundle, n_slots=max(config.batches), device=options.device, threads=options.threads)
+        costs = engine_costs(bundle, n_slots=n_slots, device=options.device, threads=options.threads)
         measured = measure(config, workload, engine, tokenizer, drafter, costs=costs, progress=progress, clock=Clock())
     finally:
         engine.close()
+    measured = replace(measured, target_bytes=weight_bytes(bundle))
     records = summarize(measured)
     about = About(
         command=options.command,
@@ -123,7 +139,9 @@ def _config(options: BenchOptions) -> BenchConfig:
     )
     LoopConfig(max_draft_tokens=options.max_draft_tokens, fixed_width=options.fixed_width)  # checks both
     return BenchConfig(
-        modes=choose_modes(options.modes, datastore=options.datastore, fastest=options.fastest),
+        modes=choose_modes(
+            options.modes, datastore=options.datastore, fastest=options.fastest, drafts=bool(options.drafts)
+        ),
         params=params,
         batches=options.batches,
         rates=options.rates,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from sssd.config import LoopConfig
+from sssd.config import CascadeConfig, LoopConfig
 from sssd.drafting import choose
 from sssd.drafting.base import Drafter, NullDrafter
 from sssd.drafting.confidence import ReliabilityBin
+from sssd.drafting.level import LevelCosts
 from sssd.engines.base import Engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
@@ -27,20 +28,35 @@ from sssd.types import EngineOutput, Int32, VerifyBatch
 BASELINE = "null"
 DATASTORE_MODE = "retrieval+datastore"
 FASTEST_BASELINE = "null@fastest"  # plain decoding at width 1: what bit-stability costs
-MODES = (BASELINE, "maxgram", "retrieval", DATASTORE_MODE)  # that a user may choose
+DRAFT_MODE = "draft"  # the first draft model alone: plain speculative decoding
+CASCADE_MODES = ("cascade+maxgram", "cascade+retrieval", "cascade@adaptive")  # the last: models where they pay
+DRAFT_MODES = (DRAFT_MODE, *CASCADE_MODES)
+MODES = (BASELINE, "maxgram", "retrieval", DATASTORE_MODE, *DRAFT_MODES)  # that a user may choose
 
 DrafterMaker = Callable[[str], Drafter]  # from a mode's name; a new one at every call
 
 
-def choose_modes(wanted: Sequence[str] | None, *, datastore: Path | None, fastest: bool) -> tuple[str, ...]:
-    """The modes to run, the baseline first: it always runs. None wants all that can.
+def choose_modes(
+    wanted: Sequence[str] | None, *, datastore: Path | None, fastest: bool, drafts: bool = False
+) -> tuple[str, ...]:
+    """The modes to run, the baseline first: it always runs. None wants all that can. `drafts`: there are draft models.
 
-    Raises SssdError for an unknown mode, one that lacks its datastore, and a datastore that no mode uses.
+    Raises SssdError for an unknown mode, one that lacks its datastore or draft models, and those that no mode uses.
     """
     for mode in wanted or ():
         if mode not in MODES:
             raise SssdError(f"mode is {mode!r}: allowed are {', '.join(MODES)}")
-    modes = [m for m in MODES if m != DATASTORE_MODE or datastore is not None] if wanted is None else list(wanted)
+    if wanted is None:
+        lacking = {DATASTORE_MODE} if datastore is None else set()
+        lacking |= set() if drafts else set(DRAFT_MODES)
+        modes = [m for m in MODES if m not in lacking]
+    else:
+        modes = list(wanted)
+    models = [m for m in modes if m in DRAFT_MODES]
+    if models and not drafts:
+        raise SssdError(f"mode {models[0]} needs a draft model: give its bundle with --draft")
+    if drafts and not models:
+        raise SssdError(f"no mode uses the draft models: add one of {', '.join(DRAFT_MODES)}, or leave --draft out")
     if DATASTORE_MODE in modes and datastore is None:
         raise SssdError(f"mode {DATASTORE_MODE} drafts from a file: give it with --datastore FILE")
     if datastore is not None and DATASTORE_MODE not in modes:
@@ -50,14 +66,21 @@ def choose_modes(wanted: Sequence[str] | None, *, datastore: Path | None, fastes
 
 
 def make_drafter(mode: str, *, datastore: Path | None, fingerprint: str) -> Drafter:
-    """A new drafter for a mode of `choose_modes`; `fingerprint` is the tokenizer's.
+    """A new drafter for a mode of `choose_modes`, draft models aside; `fingerprint` is the tokenizer's.
 
     Raises DatastoreError or SpecMismatch when the datastore cannot be used.
     """
-    if mode in (BASELINE, FASTEST_BASELINE):
+    if mode in (BASELINE, FASTEST_BASELINE, DRAFT_MODE):
         return NullDrafter()
-    name = "maxgram" if mode == "maxgram" else "retrieval"
+    name = "maxgram" if mode.endswith("maxgram") else "retrieval"
     return choose.make_drafter(name, datastore=datastore if mode == DATASTORE_MODE else None, tokenizer=fingerprint)
+
+
+def cascade_of(mode: str, config: CascadeConfig) -> CascadeConfig:
+    """How a mode of DRAFT_MODES has its draft models work together."""
+    if mode == DRAFT_MODE:
+        return CascadeConfig(((config.k[0][0], 1), (1,)), children=config.children, adaptive=False)
+    return replace(config, adaptive=mode == CASCADE_MODES[-1])
 
 
 class WatchedEngine:
@@ -103,6 +126,14 @@ class Judged(Protocol):
         """Predicted against observed acceptance, by score."""
 
 
+@runtime_checkable
+class Costed(Protocol):
+    """A drafter with models of its own."""
+
+    def costs(self) -> tuple[LevelCosts, ...]:
+        """What each has done and taken so far."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A mode with a drafter and a loop of its own. Lanes share one engine: only one may have requests at a time."""
@@ -114,6 +145,10 @@ class Lane:
     def reliability(self) -> tuple[ReliabilityBin, ...]:
         """The drafter's own account of its predictions; nothing where it keeps none."""
         return self.drafter.reliability() if isinstance(self.drafter, Judged) else ()
+
+    def level_costs(self) -> tuple[LevelCosts, ...]:
+        """What the drafter's models have done so far, copied."""
+        return tuple(replace(costs) for costs in self.drafter.costs()) if isinstance(self.drafter, Costed) else ()
 
     def close(self) -> None:
         """Release the drafter; the engine is everyone's."""

@@ -89,6 +89,7 @@ HEADS = (
     "(95 %)",
     "decoding",
     "tokens/step",
+    "SWI",
     "first ms",
     "between ms",
     "99 %",
@@ -120,6 +121,7 @@ def row(r: Record) -> tuple[str, ...]:
         *_speedup(r),
         "" if r.mode == BASELINE else f"{r.decode_speedup:.2f}",
         f"{r.tokens_per_step:.2f}",
+        f"{r.swi.by_size:.2f}/{r.swi.published:.2f}/{r.swi.measured:.2f}",
         f"{r.first_token_ms.p50:.0f}",
         f"{r.inter_token_ms.p50:.1f}",
         f"{r.inter_token_ms.p99:.1f}",
@@ -156,7 +158,10 @@ def tables(report: Report) -> list[Table]:
     load = [r for r in report.records if r.rate is not None]
     found = []
     if offline:
-        title = "Offline (speed-up of reading and decoding, and of decoding alone, against null)"
+        title = (
+            "Offline (speed-up of reading and decoding, and of decoding alone, against null; standardized walltime "
+            "improvement by size / by published costs / by measured costs)"
+        )
         found.append(_table(title, HEADS, n_names=3, records=offline, rows=[row(r) for r in offline]))
     if load:
         title = "Under load (speed-up of a request's time from arrival to end, against null)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sssd.bench.overhead import PhaseCost
+from sssd.bench.swi import LevelUse
 from sssd.drafting.confidence import ReliabilityBin
 
 
@@ -56,6 +57,7 @@ class RunSample:
     widths: dict[int, int]  # columns of a forward -> forwards
     phases: tuple[PhaseCost, ...]  # mean of each phase of a step
     answers: tuple[AnswerSample, ...]  # in the order in which the prompts came
+    levels: tuple[LevelUse, ...] = ()  # the drafter's models
 
     @property
     def tokens(self) -> int:
@@ -81,3 +83,4 @@ class Measurements:
     weights: str
     runs: tuple[RunSample, ...]  # in the order in which they ran
     beliefs: tuple[Belief, ...]
+    target_bytes: int = 0  # of the target's weights; 0 = unknown

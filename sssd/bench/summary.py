@@ -24,6 +24,7 @@ from sssd.bench.modes import BASELINE
 from sssd.bench.overhead import PhaseCost
 from sssd.bench.run import ALL_TASKS
 from sssd.bench.samples import Measurements, RunSample
+from sssd.bench.swi import LevelUse, Swi, swi, total
 from sssd.drafting.confidence import ReliabilityBin
 
 Float64 = npt.NDArray[np.float64]
@@ -76,6 +77,8 @@ class Record:
     widths: dict[int, int]  # columns of a forward -> forwards
     phases: tuple[PhaseCost, ...]  # mean of each phase of a step
     reliability: tuple[ReliabilityBin, ...]
+    levels: tuple[LevelUse, ...]  # the drafter's models
+    swi: Swi  # standardized walltime improvement, reading left out
     samples: tuple[RunSample, ...]  # empty for the geometric means, which hold the tasks' own
 
 
@@ -140,6 +143,14 @@ def _record(
         widths=_added(r.widths for r in runs),
         phases=_mean_phases(runs),
         reliability=_bins(measured, key, list(by_task)),
+        levels=(levels := total([run.levels for run in runs])),
+        swi=swi(
+            tokens,
+            sum(a.steps for a in answers),
+            levels,
+            target_bytes=measured.target_bytes,
+            target_seconds=1 / rate if (rate := _decode_rate(base)) else 0.0,
+        ),
         samples=tuple(runs) if len(by_task) == 1 else (),
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from sssd.commands import show
+from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig, SamplingParams
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ _NAMES = _List(str, "names")
     "--mode",
     "modes",
     type=_NAMES,
-    help="Of null (the baseline, always run), maxgram, retrieval, retrieval+datastore; all that can run otherwise.",
+    help="Of null (the baseline, always run), maxgram, retrieval, retrieval+datastore, and with --draft also draft, "
+    "cascade+maxgram, cascade+retrieval, cascade@adaptive; all that can run otherwise.",
 )
 @click.option("--datastore", type=click.Path(path_type=Path), help="File that retrieval+datastore drafts from.")
+@draft_options
 @click.option("--batch", "batches", type=_List(int, "sizes"), default="1", show_default=True, help="Batch sizes.")
 @click.option(
     "--rate",
@@ -91,6 +94,11 @@ def bench(
     limit: int | None,
     modes: tuple[str, ...] | None,
     datastore: Path | None,
+    drafts: tuple[Path, ...],
+    draft_k: str | None,
+    lenience: float | None,
+    draft_children: int,
+    draft_always: bool,
     batches: tuple[int, ...],
     rates: tuple[float, ...],
     repeat: int,
@@ -118,12 +126,16 @@ def bench(
       sssd bench --engine smol/ --data chat.jsonl --batch 1,4 --mode null,retrieval --json > new.json
       sssd bench --engine smol/ --data chat.jsonl --rate 0.5,1,2 --batch 4 --html report.html
       sssd bench --engine smol/ --data chat.jsonl --compare old.json
+      sssd bench --engine smol/ --data chat.jsonl --draft smol-int4/ --draft-k "5,10;10"
     """
     from sssd.bench.benchmark import BenchOptions, benchmark
     from sssd.bench.compare import compare, read_old
     from sssd.bench.html import write_html
     from sssd.bench.report import records_json
 
+    if draft_always:
+        raise click.UsageError("--draft-always says nothing here: only the mode cascade@adaptive leaves models out")
+    choice = draft_choice(drafts, draft_k, lenience, draft_children, draft_always)
     old = read_old(older) if older is not None else None
     options = BenchOptions(
         engine=engine,
@@ -132,6 +144,8 @@ def bench(
         limit=limit,
         modes=modes,
         datastore=datastore,
+        drafts=choice.paths,
+        cascade=choice.config,
         batches=batches,
         rates=rates,
         repeat=repeat,

@@ -10,6 +10,7 @@ import click
 
 from sssd.answer import Completion
 from sssd.commands import show
+from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig, SamplingParams
 from sssd.constraint import Constraint
 from sssd.drafting.choose import DrafterName
@@ -34,6 +35,7 @@ from sssd.text import Message
 )
 @click.option("--datastore", type=click.Path(path_type=Path), help="File that --drafter retrieval drafts from too.")
 @click.option("--live", type=click.Path(path_type=Path), help="File in which --drafter retrieval remembers answers.")
+@draft_options
 @click.option(
     "--max-draft-tokens", type=int, default=LoopConfig.max_draft_tokens, show_default=True, help="Most drafts a step."
 )
@@ -76,6 +78,11 @@ def generate(
     drafter: DrafterName,
     datastore: Path | None,
     live: Path | None,
+    drafts: tuple[Path, ...],
+    draft_k: str | None,
+    lenience: float | None,
+    draft_children: int,
+    draft_always: bool,
     max_draft_tokens: int,
     max_tokens: int,
     min_tokens: int,
@@ -104,6 +111,7 @@ def generate(
       cat article.txt | sssd generate --engine smol/ --max-tokens 64 --stats
       sssd generate --engine smol/ --temperature 0.8 --seed 1 "Once upon a time"
       sssd generate --engine smol/ --chat --choice yes --choice no "Is Rome in Italy?"
+      sssd generate --engine big/ --draft small/ --draft tiny/ --draft-k "5,14,10;1,10;10" --lenience 2 "Once upon"
     """
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -122,12 +130,17 @@ def generate(
     if no_spec and (datastore or live):
         raise click.UsageError("--datastore and --live need speculation: leave --no-spec out")
     constraint = _constraint(json_schema, regex, choice)
+    if no_spec and drafts:
+        raise click.UsageError("--draft needs speculation: leave --no-spec out")
+    stack = draft_choice(drafts, draft_k, lenience, draft_children, draft_always)
     text = _prompt(prompt)
     with load(
         engine,
         drafter="none" if no_spec else drafter,
         datastore=datastore,
         live=live,
+        drafts=stack.paths,
+        cascade=stack.config,
         threads=threads,
         n_slots=1,
         n_warm=0,

@@ -10,6 +10,7 @@ from typing import get_args
 import click
 
 from sssd.commands import show
+from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig
 from sssd.drafting.choose import DrafterName
 from sssd.errors import MissingExtra, SssdError
@@ -30,6 +31,7 @@ from sssd.errors import MissingExtra, SssdError
 )
 @click.option("--datastore", type=click.Path(path_type=Path), help="File that --drafter retrieval drafts from too.")
 @click.option("--live", type=click.Path(path_type=Path), help="File in which --drafter retrieval remembers answers.")
+@draft_options
 @click.option("--slots", type=int, default=LoopConfig.n_slots, show_default=True, help="Requests that run at once.")
 @click.option(
     "--warm-slots", type=int, default=LoopConfig.n_warm, show_default=True, help="Finished prompts kept for reuse."
@@ -54,6 +56,11 @@ def serve(
     drafter: DrafterName,
     datastore: Path | None,
     live: Path | None,
+    drafts: tuple[Path, ...],
+    draft_k: str | None,
+    lenience: float | None,
+    draft_children: int,
+    draft_always: bool,
     slots: int,
     warm_slots: int,
     max_waiting: int,
@@ -71,9 +78,13 @@ def serve(
       sssd serve --engine smol/
       sssd serve --engine smol/ --host 0.0.0.0 --port 9000 --slots 8 --name smol
       sssd serve --engine smol/ --datastore chat.store --live answers.live
+      sssd serve --engine big/ --draft small/ --draft-k "5,10;10" --lenience 2
     """
     if no_spec and (datastore or live):
         raise click.UsageError("--datastore and --live need speculation: leave --no-spec out")
+    if no_spec and drafts:
+        raise click.UsageError("--draft needs speculation: leave --no-spec out")
+    choice = draft_choice(drafts, draft_k, lenience, draft_children, draft_always)
     try:
         import uvicorn
 
@@ -101,6 +112,8 @@ def serve(
             drafter="none" if no_spec else drafter,
             datastore=datastore,
             live=live,
+            drafts=choice.paths,
+            cascade=choice.config,
             device=device,
             threads=threads,
         )

@@ -19,7 +19,10 @@ class Drafter(Protocol):
         """A request starts; `prompt` is int32 [n]. Raises RequestError if the id is in use or a namespace unknown."""
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:
-        """One tree a job, in order, of at most `job.budget` nodes each; one call a step for the whole batch."""
+        """One tree a job, in order, of at most `job.budget` nodes each; one call a step for the whole batch.
+
+        A tree behind a job's `ahead` is a further guess: nothing is learned from it at the next accept.
+        """
 
     def accept(self, request_id: int, tokens: Int32, tree: DraftTree) -> None:
         """`tokens` (int32 [k]) were committed after the verification of `tree` (as it was verified)."""

@@ -212,7 +212,9 @@ class Retrieval:
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:
         """One tree a job, in order; the whole batch in one native call without the GIL."""
         width = 0
-        for _, budget in jobs:
+        for _, budget, ahead in jobs:
+            if ahead is not None:
+                return [self._behind(job) if job.ahead is not None else self.propose([job])[0] for job in jobs]
             if budget > width:
                 width = budget
         arena = self._arena
@@ -220,12 +222,16 @@ class Retrieval:
         if arena.used + n_rows > arena.n_rows or width > arena.width:
             arena = self._arena = _Arena(max(_ARENA_ROWS, n_rows), max(width, 1))
         row, ids, budgets = arena.used, arena.ids, arena.budgets
-        for request_id, budget in jobs:
+        for request_id, budget, _ in jobs:
             ids[row] = request_id
             budgets[row] = budget
             row += 1
         self._core.propose(arena.batch, arena.used, n_rows)
         return arena.hand_out(n_rows)
+
+    def _behind(self, job: DraftJob) -> DraftTree:
+        assert job.ahead is not None
+        return DraftTree(*self._core.propose_behind(job.request_id, job.ahead, max(job.budget, 0)))
 
     def accept(self, request_id: int, tokens: Int32, tree: DraftTree) -> None:
         """Append committed tokens (int32 [k]) and learn from the tree proposed last, whatever of it was verified."""

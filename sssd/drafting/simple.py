@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from sssd.drafting.automaton import Joined, Match, SuffixAutomaton
 from sssd.errors import RequestError
 from sssd.types import DraftJob, DraftOptions, DraftTree, Int32, Source, empty_tree
 
@@ -49,58 +51,6 @@ class AcceptanceRates:
         self._trials[c] = self._trials[c] * self.DECAY + 1.0
 
 
-class SuffixAutomaton:
-    """Online suffix automaton of one token sequence; answers the longest suffix seen before.
-
-    Ties: of the occurrences of that suffix the earliest is reported. At most 2n states and 3n transitions;
-    `extend` is amortised O(1), `longest_repeat` O(1). The live suffix itself is never an occurrence.
-    """
-
-    def __init__(self) -> None:
-        self._next: list[dict[int, int]] = [{}]
-        self._link = [-1]
-        self._len = [0]
-        self._first_end = [0]
-        self._last = 0
-
-    def _add(self, transitions: dict[int, int], length: int, first_end: int) -> int:
-        self._next.append(transitions)
-        self._link.append(0)
-        self._len.append(length)
-        self._first_end.append(first_end)
-        return len(self._len) - 1
-
-    def extend(self, token: int) -> None:
-        """Append one token."""
-        length = self._len[self._last] + 1
-        state = self._add({}, length, length)
-        p = self._last
-        while p != -1 and token not in self._next[p]:
-            self._next[p][token] = state
-            p = self._link[p]
-        if p != -1:
-            self._link[state] = self._split(p, token)
-        self._last = state
-
-    def _split(self, p: int, token: int) -> int:
-        """The state of exactly p's longest string plus `token`; cloned out of a longer one where needed."""
-        q = self._next[p][token]
-        if self._len[q] == self._len[p] + 1:
-            return q
-        clone = self._add(dict(self._next[q]), self._len[p] + 1, self._first_end[q])
-        self._link[clone] = self._link[q]
-        self._link[q] = clone
-        while p != -1 and self._next[p].get(token) == q:
-            self._next[p][token] = clone
-            p = self._link[p]
-        return clone
-
-    def longest_repeat(self) -> tuple[int, int]:
-        """(length of the longest suffix that also ends earlier, its earliest end); (0, 0) when there is none."""
-        link = self._link[self._last]
-        return (self._len[link], self._first_end[link]) if link > 0 else (0, 0)
-
-
 @dataclass(slots=True)
 class _Request:
     """One request's text and the match its last proposal came from (set by propose)."""
@@ -109,6 +59,13 @@ class _Request:
     match_len: int = 0
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)  # used by Max-Gram
     first_end: dict[tuple[int, ...], int] = field(default_factory=dict)  # n-gram -> earliest end; used by lookup
+
+
+class _Copy(NamedTuple):
+    """A continuation and the length of the match that it follows; 0 = it was not copied."""
+
+    tokens: list[int]
+    match_len: int
 
 
 class _ChainDrafter:
@@ -121,7 +78,8 @@ class _ChainDrafter:
     def _append(self, request: _Request, token: int) -> None:
         raise NotImplementedError
 
-    def _continuation(self, request: _Request, budget: int) -> list[int]:
+    def _continuation(self, request: _Request, ahead: list[int], budget: int) -> _Copy:
+        """What may follow the request's text with `ahead` behind it."""
         raise NotImplementedError
 
     def begin(self, request_id: int, prompt: Int32, options: DraftOptions) -> None:
@@ -135,15 +93,21 @@ class _ChainDrafter:
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[DraftTree]:
         """One chain a job, in order, of at most its budget."""
-        return [self._chain(self._requests[job.request_id], job.budget) for job in jobs]
+        return [self._chain(self._requests[job.request_id], job.budget, job.ahead) for job in jobs]
 
-    def _chain(self, request: _Request, budget: int) -> DraftTree:
-        request.match_len = 0
-        tokens = self._continuation(request, budget) if budget > 0 and request.tokens else []
-        if not tokens:
+    def _chain(self, request: _Request, budget: int, ahead: Int32 | None) -> DraftTree:
+        if ahead is None:
+            request.match_len = 0
+        guesses = [] if ahead is None else ahead.tolist()
+        if budget < 1 or not (request.tokens or guesses):
             return empty_tree()
-        n = len(tokens)
-        steps = [self._rates.rate(self._length_at(request, depth)) for depth in range(n)]
+        found = self._continuation(request, guesses, budget)
+        if not found.tokens:
+            return empty_tree()
+        if ahead is None:
+            request.match_len = found.match_len
+        tokens, n = found.tokens, len(found.tokens)
+        steps = [self._rates.rate(self._length_at(found.match_len, depth)) for depth in range(n)]
         return DraftTree(
             tokens=np.array(tokens, np.int32),
             parents=np.arange(-1, n - 1, dtype=np.int32),
@@ -152,15 +116,15 @@ class _ChainDrafter:
         )
 
     @staticmethod
-    def _length_at(request: _Request, depth: int) -> int:
+    def _length_at(match_len: int, depth: int) -> int:
         """Match length in front of the chain's node at `depth`: every copied token lengthens it by one."""
-        return request.match_len + depth if request.match_len > 0 else 0
+        return match_len + depth if match_len > 0 else 0
 
     def accept(self, request_id: int, tokens: Int32, tree: DraftTree) -> None:
         """Append the committed tokens (int32 [k]) and learn which nodes of the verified chain were right."""
         request = self._requests[request_id]
         for depth, (guess, token) in enumerate(zip(tree.tokens.tolist(), tokens.tolist(), strict=False)):
-            self._rates.learn(self._length_at(request, depth), guess == token)
+            self._rates.learn(self._length_at(request.match_len, depth), guess == token)
             if guess != token:
                 break
         for token in tokens.tolist():
@@ -201,12 +165,17 @@ class MaxGram(_ChainDrafter):
         request.tokens.append(token)
         request.automaton.extend(token)
 
-    def _continuation(self, request: _Request, budget: int) -> list[int]:
-        request.match_len, end = request.automaton.longest_repeat()
-        if request.match_len == 0:
-            return self._successors(request.tokens[-1], budget)
-        period = len(request.tokens) - end
-        return [request.tokens[end + i % period] for i in range(budget)]
+    def _continuation(self, request: _Request, ahead: list[int], budget: int) -> _Copy:
+        match = request.automaton.longest_match(ahead)
+        text = Joined(request.tokens, ahead)
+        for end in range(len(request.tokens) + 1, len(text)):  # matches that end in the guesses themselves
+            length = text.agreeing(end)
+            if length > match.length:
+                match = Match(length, end)
+        if match.length == 0:
+            return _Copy(self._successors(text[len(text) - 1], budget), 0)
+        period = len(text) - match.end
+        return _Copy([text[match.end + i % period] for i in range(budget)], match.length)
 
     def _successors(self, token: int, budget: int) -> list[int]:
         chain: list[int] = []
@@ -237,10 +206,11 @@ class PromptLookup(_ChainDrafter):
             request.first_end.setdefault(tuple(request.tokens[end - n :]), end)
         request.tokens.append(token)
 
-    def _continuation(self, request: _Request, budget: int) -> list[int]:
-        for n in range(min(self._max_ngram, len(request.tokens)), 0, -1):
-            end = request.first_end.get(tuple(request.tokens[-n:]))
+    def _continuation(self, request: _Request, ahead: list[int], budget: int) -> _Copy:
+        text = Joined(request.tokens, ahead)
+        for n in range(min(self._max_ngram, len(text)), 0, -1):
+            ngram = tuple(text[i] for i in range(len(text) - n, len(text)))
+            end = request.first_end.get(ngram)
             if end is not None:
-                request.match_len = n
-                return request.tokens[end : end + budget]
-        return []
+                return _Copy([text[i] for i in range(end, min(end + budget, len(text)))], n)
+        return _Copy([], 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -164,7 +164,7 @@ def make_request(
         seed,
         stop_ids,
         needs_scores(params) or grammar is not None,
-        options,
+        replace(options, params=params, seed=seed, ending_ids=tuple(sorted(stop_ids))),
         max_draft_tokens,
         tokens,
         n_tokens=len(ids),

@@ -15,7 +15,7 @@ ROOT = Path(sssd.__file__).parent
 BASE = {"types", "errors", "architecture", "plan", "spec", "config"}
 PURE = BASE | {"tree", "sampling", "verify"}
 ALLOWED = {
-    "types": set(),
+    "types": {"config"},
     "errors": set(),
     "architecture": BASE,
     "plan": {"errors"},
@@ -34,9 +34,11 @@ ALLOWED = {
     "model": PURE | {"drafting", "engines", "runtime", "text", "answer", "constraint", "grammar"},
     "llm": PURE | {"drafting", "engines", "runtime", "text", "answer", "model", "constraint"},
     # parity runs a graph through the engines; nothing else of export knows them
-    "loading": PURE | {"drafting", "engines", "runtime", "text", "model", "llm"},
+    "draft_models": PURE | {"drafting", "engines", "text"},
+    "loading": PURE | {"drafting", "engines", "runtime", "text", "model", "llm", "draft_models"},
     "export": PURE | {"export", "engines", "text"},
-    "bench": PURE | {"drafting", "engines", "runtime", "text", "answer", "model", "llm", "loading", "bench"},
+    "bench": PURE
+    | {"drafting", "engines", "runtime", "text", "answer", "model", "llm", "loading", "draft_models", "bench"},
     "server": PURE | {"constraint", "drafting", "runtime", "text", "answer", "model", "server", "__init__"},
     "commands": None,  # everything
     "cli": None,
