@@ -15,7 +15,6 @@ from sssd.config import CascadeConfig, LoopConfig
 from sssd.drafting import choose
 from sssd.drafting.base import Drafter, NullDrafter
 from sssd.drafting.confidence import ReliabilityBin
-from sssd.drafting.level import LevelCosts
 from sssd.engines.base import Engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
@@ -126,14 +125,6 @@ class Judged(Protocol):
         """Predicted against observed acceptance, by score."""
 
 
-@runtime_checkable
-class Costed(Protocol):
-    """A drafter with models of its own."""
-
-    def costs(self) -> tuple[LevelCosts, ...]:
-        """What each has done and taken so far."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A mode with a drafter and a loop of its own. Lanes share one engine: only one may have requests at a time."""
@@ -145,10 +136,6 @@ class Lane:
     def reliability(self) -> tuple[ReliabilityBin, ...]:
         """The drafter's own account of its predictions; nothing where it keeps none."""
         return self.drafter.reliability() if isinstance(self.drafter, Judged) else ()
-
-    def level_costs(self) -> tuple[LevelCosts, ...]:
-        """What the drafter's models have done so far, copied."""
-        return tuple(replace(costs) for costs in self.drafter.costs()) if isinstance(self.drafter, Costed) else ()
 
     def close(self) -> None:
         """Release the drafter; the engine is everyone's."""

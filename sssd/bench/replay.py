@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sssd.bench.swi import LevelUse, Swi, level_uses, swi
 from sssd.drafting.base import Drafter
 from sssd.drafting.segments import SEPARATOR, Segment, no_dead
 from sssd.drafting.store_suffix import suffix_array
@@ -60,6 +61,8 @@ class ReplayRecord:
     accepted_lengths: tuple[int, ...]  # steps by the number of accepted draft tokens
     drafted: tuple[int, ...]  # nodes by Source
     accepted: tuple[int, ...]  # nodes by Source
+    levels: tuple[LevelUse, ...]  # the drafter's models
+    swi: Swi
 
     def to_json(self) -> dict[str, Any]:
         """The record with its per-source counts named."""
@@ -198,8 +201,12 @@ def replay(
     namespaces: tuple[str, ...] = ("default",),
     settle: Callable[[], None] | None = None,
     finished: Callable[[Pair], None] | None = None,
+    target_bytes: int = 0,
 ) -> ReplayRecord:
-    """Replay a set, pair after pair. `settle` waits for prompts indexed aside; `finished` hears of every pair's end."""
+    """Replay a set, pair after pair. `settle` waits for prompts indexed aside; `finished` hears of every pair's end.
+
+    A drafter with models of its own has seen nothing before; they cost what they weigh against `target_bytes`.
+    """
     if budget < 1:
         raise SssdError(f"the budget is {budget}: it must be 1 or more nodes")
     count = _Count(budget)
@@ -215,6 +222,7 @@ def replay(
         if finished is not None:
             finished(pair)
     n_steps = sum(count.lengths)
+    levels = level_uses(drafter)
     return ReplayRecord(
         set=replayed.name,
         drafter=name,
@@ -232,4 +240,6 @@ def replay(
         accepted_lengths=tuple(count.lengths),
         drafted=tuple(count.drafted),
         accepted=tuple(count.accepted),
+        levels=levels,
+        swi=swi(count.n_tokens, max(n_steps, 1), levels, target_bytes=target_bytes, target_seconds=None),
     )

@@ -5,7 +5,8 @@ Knows no text and no file of a datastore: whoever replays gives an encoder and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -24,6 +25,14 @@ from sssd.types import Int32, Source
 DrafterName = Literal["retrieval", "maxgram", "lookup"]
 RulesName = Literal["default", "sssd"]
 _BRIDGE = 3  # prompt tokens kept in front of a finished answer
+
+
+Stack = Callable[[Drafter], Drafter]
+
+
+def unstacked(below: Drafter) -> Drafter:
+    """No draft models over it."""
+    return below
 
 
 class DocumentStore:
@@ -76,11 +85,13 @@ def replay_files(
     live: bool = False,
     learn: bool = True,
     limit: int | None = None,
+    stack: Stack = unstacked,
+    target_bytes: int = 0,
 ) -> list[ReplayRecord]:
     """One record a file and budget, each with a drafter that has seen nothing before.
 
     `store` is an open datastore, drafted from in its default namespace; `live` makes every answer searchable once it
-    ended. Raises SssdError for a name or file that cannot be used.
+    ended; `stack` puts draft models over each drafter. Raises SssdError for a name or file that cannot be used.
     """
     if drafter not in get_args(DrafterName) or rules not in get_args(RulesName):
         raise SssdError(
@@ -95,10 +106,12 @@ def replay_files(
         for budget in budgets:
             if drafter == "retrieval":
                 made = _retrieval(rules, learn, store)
-                records.append(_replay_retrieval(made, replayed, budget, rules, store_name, live))
+                with closing(stack(made)) as stacked:
+                    record = _replay_retrieval(made, replayed, budget, rules, store_name, live, stacked, target_bytes)
             else:
-                simple: Drafter = MaxGram() if drafter == "maxgram" else PromptLookup()
-                records.append(replay(simple, replayed, budget=budget, name=drafter))
+                with closing(stack(MaxGram() if drafter == "maxgram" else PromptLookup())) as stacked:
+                    record = replay(stacked, replayed, budget=budget, name=drafter, target_bytes=target_bytes)
+            records.append(record)
     return records
 
 
@@ -111,7 +124,14 @@ def _retrieval(rules: RulesName, learn: bool, store: Store | None) -> Retrieval:
 
 
 def _replay_retrieval(
-    drafter: Retrieval, replayed: ReplaySet, budget: int, rules: RulesName, datastore: str | None, live: bool
+    drafter: Retrieval,
+    replayed: ReplaySet,
+    budget: int,
+    rules: RulesName,
+    datastore: str | None,
+    live: bool,
+    stacked: Drafter,
+    target_bytes: int,
 ) -> ReplayRecord:
     ended: list[Int32] = []
 
@@ -122,7 +142,7 @@ def _replay_retrieval(
     if live:
         drafter.publish("live", [])
     return replay(
-        drafter,
+        stacked,
         replayed,
         budget=budget,
         name="retrieval" if rules == "default" else "sssd",
@@ -130,4 +150,5 @@ def _replay_retrieval(
         namespaces=(DEFAULT_NAMESPACE, "live") if live else (DEFAULT_NAMESPACE,),
         settle=drafter.settle,
         finished=remember if live else None,
+        target_bytes=target_bytes,
     )

@@ -121,7 +121,7 @@ def row(r: Record) -> tuple[str, ...]:
         *_speedup(r),
         "" if r.mode == BASELINE else f"{r.decode_speedup:.2f}",
         f"{r.tokens_per_step:.2f}",
-        f"{r.swi.by_size:.2f}/{r.swi.published:.2f}/{r.swi.measured:.2f}",
+        r.swi.text(),
         f"{r.first_token_ms.p50:.0f}",
         f"{r.inter_token_ms.p50:.1f}",
         f"{r.inter_token_ms.p99:.1f}",

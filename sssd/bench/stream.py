@@ -15,7 +15,7 @@ from sssd.answer import Answer, Completion
 from sssd.bench.modes import Lane, WatchedEngine
 from sssd.bench.overhead import PhaseCost
 from sssd.bench.samples import AnswerSample, Place, RunSample
-from sssd.bench.swi import LevelUse
+from sssd.bench.swi import level_uses, since
 from sssd.bench.workload import Arrival
 from sssd.config import SamplingParams
 from sssd.errors import EngineError
@@ -59,7 +59,7 @@ def run_stream(
 ) -> RunSample:
     """Answer every arrival (in order of time) and return what it took. Raises EngineError when an answer fails."""
     assert not lane.llm.busy, "a lane measures one stream at a time"
-    before = lane.level_costs()
+    used = level_uses(lane.drafter)
     widths, phases = Counter(engine.widths), _nanoseconds(lane.llm.phase_times)
     began = clock.now()
     done = _serve(lane, arrivals, params, clock)
@@ -79,10 +79,7 @@ def run_stream(
         widths=dict(sorted((engine.widths - widths).items())),
         phases=tuple(PhaseCost(name, ns / steps / 1000) for name, ns in spent.items()),
         answers=answers,
-        levels=tuple(
-            LevelUse(now.name, now.n_bytes, now.reviews - then.reviews, now.seconds - then.seconds)
-            for now, then in zip(lane.level_costs(), before, strict=True)
-        ),
+        levels=since(used, level_uses(lane.drafter)),
     )
 
 

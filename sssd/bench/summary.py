@@ -149,7 +149,7 @@ def _record(
             sum(a.steps for a in answers),
             levels,
             target_bytes=measured.target_bytes,
-            target_seconds=1 / rate if (rate := _decode_rate(base)) else 0.0,
+            target_seconds=1 / rate if (rate := _decode_rate(base)) else None,
         ),
         samples=tuple(runs) if len(by_task) == 1 else (),
     )

@@ -152,3 +152,19 @@ def test_bench_compares_cascades_with_their_parts(bundles: Path, tmp_path: Path)
 
 def _size(bundle: Path) -> int:
     return (bundle / "weights.safetensors").stat().st_size
+
+
+def test_replay_runs_a_stack_over_recorded_answers(bundles: Path, tmp_path: Path) -> None:
+    with load(bundles / "target", drafter=None) as llm:
+        answer = llm.generate("the quick fox", SamplingParams(max_tokens=24, ignore_eos=True))
+        text = llm.tokenizer.decode(answer.token_ids)
+    data = tmp_path / "answers.jsonl"
+    data.write_text(json.dumps({"prompt": "the quick fox", "answer": text}) + "\n")
+    args = ("replay", "--tokenizer", bundles / "target", "--data", data, "--budget", "8")
+    done = sssd(*args, "--draft", bundles / "target", "--draft-k", "4,4;4", "--drafter", "maxgram", "--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)
+    assert row["levels"][0]["reviews"] > 0
+    assert row["swi"]["by_size"] < row["tokens_per_step"]
+    assert "4,4" not in sssd(*args, "--drafter", "maxgram").stdout
+    assert "use --rules default with --draft" in sssd(*args, "--rules", "sssd", "--draft", bundles / "int8").stderr

@@ -154,3 +154,23 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SssdError, match=message):
             call()
+
+
+def test_standardized_walltime_improvement_counts_the_models_reviews() -> None:
+    from sssd.config import CascadeConfig
+    from sssd.drafting.cascade import Cascade
+    from sssd.drafting.level import Level
+    from sssd.engines.scripted import ScriptedEngine
+    from tests.helpers.scripts import fixed_answer
+
+    free = replay(MaxGram(), _set(([1, 2, 3, 1, 2], [3, 1, 2, 9])), budget=3, name="maxgram")
+    assert (free.swi.by_size, free.swi.published, free.swi.measured) == (4.0, 4.0, 4.0)
+    answer = [5, 6, 7, 8, 9, 10, 11, 12]
+    level = Level("half", ScriptedEngine(fixed_answer(answer, 1), vocab_size=23), n_bytes=50)
+    drafter = Cascade([level], NullDrafter(), CascadeConfig(((3, 1), (1,)), adaptive=False))
+    record = replay(drafter, _set(([1], answer)), budget=3, name="none", target_bytes=100)
+    assert (record.n_steps, record.tokens_per_step) == (2, 4.0)
+    assert record.levels[0].reviews == 6
+    assert record.swi.by_size == pytest.approx(8 / (2 + 6 * 0.5))
+    assert record.swi.measured is None
+    assert record.to_json()["swi"]["measured"] is None
