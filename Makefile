@@ -1,6 +1,7 @@
 # make demo    from nothing to two answers with their speeds
 # make test    everything that CI runs
 # make check   lint and types only
+# make kernels  compile the device kernels to the PTX that the package ships; needs nvcc (KERNELS=--check compares only)
 # make sanitize   the native core's tests under AddressSanitizer and UBSan, in a virtual environment of their own
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PROMPT := Summarize in three sentences: The harbour of the old town was built in
 The harbour of the old town was enlarged in 1530 by order of the council, because the ships of the merchants had become larger. \
 The harbour of the old town is used by fishermen today.
 
-.PHONY: demo test check lint types sanitize clean
+.PHONY: demo test check lint types kernels sanitize clean
 
 demo: $(VENV)/.demo-installed
 	@$(BIN)/python scripts/fetch_demo.py $(DEMO) > /dev/null
@@ -32,6 +33,9 @@ lint: $(VENV)/.dev-installed
 
 types: $(VENV)/.dev-installed
 	$(BIN)/mypy
+
+kernels:
+	$(PYTHON) scripts/make_kernels.py $(KERNELS)
 
 sanitize:
 	$(PYTHON) -m venv build/sanitize-venv

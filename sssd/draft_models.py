@@ -46,18 +46,18 @@ def make_cascade(
     *,
     target: Bundle,
     n_slots: int,
-    device: str,
+    device: str | None,
     threads: int,
 ) -> Cascade:
     """Start an engine for each bundle of `open_drafts` and stack them over `below`. Raises EngineError."""
     from sssd.drafting.cascade import Cascade
     from sssd.drafting.level import Level
-    from sssd.engines.ort import OrtEngine
+    from sssd.engines.choose import open_engine
 
     levels: list[Level] = []
     try:
         for bundle in bundles:
-            engine = OrtEngine(bundle, n_slots=n_slots, device=device, threads=threads)
+            engine = open_engine(bundle, n_slots=n_slots, device=device, threads=threads)
             levels.append(
                 Level(
                     bundle.path.name,

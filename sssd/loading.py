@@ -14,6 +14,7 @@ from sssd.config import CascadeConfig, LoopConfig, cascade_config
 from sssd.draft_models import make_cascade, open_drafts
 from sssd.drafting.base import Drafter
 from sssd.drafting.choose import DrafterName, make_drafter
+from sssd.engines.choose import choose_device, open_engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
 from sssd.model import Model
@@ -33,7 +34,7 @@ def load(
     live: str | Path | None = None,
     drafts: Sequence[str | Path] = (),
     cascade: CascadeConfig | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     threads: int = 0,
     n_slots: int = LoopConfig.n_slots,
     n_warm: int = LoopConfig.n_warm,
@@ -47,9 +48,9 @@ def load(
 
     `drafter` is a name, an object with the Drafter protocol, or None for plain decoding. "retrieval" drafts from the
     file `datastore` too, and remembers finished requests in the file `live`. `drafts` are bundles of draft models over
-    it, the largest first, working together as `cascade` says (None: the usual way for so many). Other options are
-    LoopConfig's. Raises BundleError and its kinds, EngineError, MissingExtra, DatastoreError, or SssdError for an
-    option out of range.
+    it, the largest first, working together as `cascade` says (None: the usual way for so many). `device` is a
+    DeviceName, or None for what a bundle is made for. Other options are LoopConfig's. Raises BundleError and its kinds,
+    EngineError, MissingExtra, DatastoreError, or SssdError for an option out of range.
     """
     config = LoopConfig(
         n_slots=n_slots,
@@ -84,12 +85,10 @@ def load_model(
     live: str | Path | None = None,
     drafts: Sequence[str | Path] = (),
     cascade: CascadeConfig | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     threads: int = 0,
 ) -> Model:
     """What `load` and the server are made of; the same errors."""
-    from sssd.engines.ort import OrtEngine
-
     opened = open_bundle(bundle)
     tokenizer = Tokenizer(opened)
     files = _Files(None if datastore is None else Path(datastore), None if live is None else Path(live))
@@ -100,8 +99,8 @@ def load_model(
         source = make_cascade(
             stack.bundles, source, stack.config, target=opened, n_slots=config.n_slots, device=device, threads=threads
         )
-    engine = OrtEngine(opened, n_slots=config.n_slots + config.n_warm, device=device, threads=threads)
-    costs = engine_costs(opened, n_slots=config.n_slots, device=device, threads=threads)
+    engine = open_engine(opened, n_slots=config.n_slots + config.n_warm, device=device, threads=threads)
+    costs = engine_costs(opened, n_slots=config.n_slots, device=choose_device(opened, device), threads=threads)
     return Model(engine, source, tokenizer, config, costs=costs, first_request_id=first_request_id)
 
 

@@ -50,7 +50,7 @@ class BenchOptions:
     max_draft_tokens: int = LoopConfig.max_draft_tokens
     fixed_width: int | None = None
     fastest: bool = False  # also measure plain decoding at width 1
-    device: str = "cpu"
+    device: str | None = None  # a DeviceName; None = the bundle's own
     threads: int = 0
     command: str = field(default="sssd.bench.benchmark", kw_only=True)  # as it was called
 
@@ -95,11 +95,12 @@ def benchmark(options: BenchOptions, *, progress: Progress) -> Report:
     for mode in config.modes:
         below(mode).close()  # a datastore that does not fit is told now
 
-    from sssd.engines.ort import OrtEngine
+    from sssd.engines.choose import choose_device, open_engine
 
-    engine = OrtEngine(bundle, n_slots=n_slots, device=options.device, threads=options.threads)
+    device = choose_device(bundle, options.device)
+    engine = open_engine(bundle, n_slots=n_slots, device=device, threads=options.threads)
     try:
-        costs = engine_costs(bundle, n_slots=n_slots, device=options.device, threads=options.threads)
+        costs = engine_costs(bundle, n_slots=n_slots, device=device, threads=options.threads)
         measured = measure(config, workload, engine, tokenizer, drafter, costs=costs, progress=progress, clock=Clock())
     finally:
         engine.close()
@@ -111,7 +112,7 @@ def benchmark(options: BenchOptions, *, progress: Progress) -> Report:
         model=bundle.spec.name,
         weights=bundle.spec.weights,
         machine=machine,
-        device=options.device,
+        device=device,
         threads=options.threads,
         max_tokens=options.max_tokens,
         stops_at_eos=options.stop_at_eos,

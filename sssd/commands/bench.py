@@ -13,6 +13,7 @@ import click
 from sssd.commands import show
 from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig, SamplingParams
+from sssd.engines.choose import DeviceName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ _NAMES = _List(str, "names")
 )
 @click.option("--fixed-width", type=int, help="Run every step at exactly this many columns.")
 @click.option("--fastest", is_flag=True, help="Add null@fastest: plain decoding without bit-stability.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@show.DEVICE
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
 @click.option("--json", "as_json", is_flag=True, help="Print records with raw samples as JSON instead of tables.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with plots to this file.")
@@ -110,7 +111,7 @@ def bench(
     max_draft_tokens: int,
     fixed_width: int | None,
     fastest: bool,
-    device: str,
+    device: DeviceName | None,
     threads: int,
     as_json: bool,
     html: Path | None,

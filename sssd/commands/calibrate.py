@@ -14,11 +14,11 @@ from sssd.spec import Bundle, open_bundle
 if TYPE_CHECKING:
     from sssd.bench.planner import Acceptance, Forecast
     from sssd.drafting.base import Drafter
+    from sssd.engines.choose import DeviceName
     from sssd.runtime.calibration import Calibration
 
 PlannedDrafter = Literal["maxgram", "retrieval"]
 
-_DEVICE = click.option("--device", default="cpu", show_default=True, help="Where the graph runs: cpu or cuda.")
 _THREADS = click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 
@@ -27,10 +27,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the figures 
 @click.argument("directory", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("--slots", type=click.IntRange(min=1), default=8, show_default=True, help="Most requests in a batch.")
 @click.option("--seconds", type=click.IntRange(min=1), default=90, show_default=True, help="Time to spend, about.")
-@_DEVICE
+@show.DEVICE
 @_THREADS
 @_JSON
-def calibrate(directory: Path, slots: int, seconds: int, device: str, threads: int, as_json: bool) -> None:
+def calibrate(
+    directory: Path, slots: int, seconds: int, device: DeviceName | None, threads: int, as_json: bool
+) -> None:
     """Measure what a forward costs on this machine, by batch, width and context, and save it in BUNDLE.
 
     Let nothing else run meanwhile. It holds for this machine, device, number of threads and version of ONNX Runtime;
@@ -42,14 +44,14 @@ def calibrate(directory: Path, slots: int, seconds: int, device: str, threads: i
       sssd calibrate smol-int4/ --slots 16 --seconds 120
     """
     from sssd.bench.calibrate import calibrate as measure
-    from sssd.engines.ort import OrtEngine
+    from sssd.engines.choose import choose_device, open_engine
     from sssd.runtime.calibration import fingerprint, save_calibration
 
     found = open_bundle(directory)
-    engine = OrtEngine(found, n_slots=slots, device=device, threads=threads)
+    engine = open_engine(found, n_slots=slots, device=device, threads=threads)
     try:
         with show.progress() as report:
-            here = fingerprint(found, device=device, threads=threads)
+            here = fingerprint(found, device=choose_device(found, device), threads=threads)
             figures = measure(engine, here, seconds=float(seconds), progress=report)
     finally:
         engine.close()
@@ -85,7 +87,7 @@ def _show_calibration(figures: Calibration) -> None:
 @click.option(
     "--context", type=click.IntRange(min=0), default=512, show_default=True, help="Tokens of the longest row."
 )
-@_DEVICE
+@show.DEVICE
 @_THREADS
 @_JSON
 def plan(
@@ -94,7 +96,7 @@ def plan(
     drafter: PlannedDrafter,
     limit: int,
     context: int,
-    device: str,
+    device: DeviceName | None,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -108,10 +110,11 @@ def plan(
       sssd plan smol/ --data answers.jsonl --drafter retrieval --json
     """
     from sssd.bench.planner import forecast
+    from sssd.engines.choose import choose_device
     from sssd.runtime.calibration import fingerprint, load_calibration
 
     found = open_bundle(directory)
-    calibration = load_calibration(found, fingerprint(found, device=device, threads=threads))
+    calibration = load_calibration(found, fingerprint(found, device=choose_device(found, device), threads=threads))
     if calibration.curve is None:
         raise BundleError(calibration.reason)
     acceptance, source = _acceptance(found, data, drafter, limit)

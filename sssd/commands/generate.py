@@ -14,6 +14,7 @@ from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig, SamplingParams
 from sssd.constraint import Constraint
 from sssd.drafting.choose import DrafterName
+from sssd.engines.choose import DeviceName
 from sssd.errors import EngineError, RequestError
 from sssd.llm import LLM
 from sssd.loading import load
@@ -64,6 +65,7 @@ from sssd.text import Message
 )
 @click.option("--regex", help="Pattern that the whole answer matches.")
 @click.option("--choice", multiple=True, help="Text that may be the answer; give it several times.")
+@show.DEVICE
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
 @click.option("--fixed-width", type=int, help="Run every step at exactly this many columns.")
 @click.option("--fastest", is_flag=True, help="Allow steps so narrow that the text may differ by rounding.")
@@ -97,6 +99,7 @@ def generate(
     json_schema: Path | None,
     regex: str | None,
     choice: tuple[str, ...],
+    device: DeviceName | None,
     threads: int,
     fixed_width: int | None,
     fastest: bool,
@@ -141,6 +144,7 @@ def generate(
         live=live,
         drafts=stack.paths,
         cascade=stack.config,
+        device=device,
         threads=threads,
         n_slots=1,
         n_warm=0,

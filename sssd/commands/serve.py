@@ -13,6 +13,7 @@ from sssd.commands import show
 from sssd.commands.draft_options import draft_choice, draft_options
 from sssd.config import LoopConfig
 from sssd.drafting.choose import DrafterName
+from sssd.engines.choose import DeviceName
 from sssd.errors import MissingExtra, SssdError
 
 
@@ -43,7 +44,7 @@ from sssd.errors import MissingExtra, SssdError
     "--max-draft-tokens", type=int, default=LoopConfig.max_draft_tokens, show_default=True, help="Most drafts a step."
 )
 @click.option("--chunk", type=int, default=LoopConfig.chunk, show_default=True, help="Prompt tokens read in a step.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@show.DEVICE
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="0 takes one a physical core.")
 @click.option("--fixed-width", type=int, help="Run every step at exactly this many columns.")
 @click.option("--fastest", is_flag=True, help="Allow steps so narrow that the text may differ by rounding.")
@@ -66,7 +67,7 @@ def serve(
     max_waiting: int,
     max_draft_tokens: int,
     chunk: int,
-    device: str,
+    device: DeviceName | None,
     threads: int,
     fixed_width: int | None,
     fastest: bool,

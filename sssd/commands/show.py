@@ -10,6 +10,11 @@ from typing import Any
 import click
 import msgspec
 
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda", "cuda-graphs"]),
+    help="Where the graph runs; where the bundle is made for otherwise.",
+)
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
 
 

@@ -1,4 +1,4 @@
-"""The ONNX Runtime engine: a bundle's graph, run in place on the KV cache that it owns.
+"""The ONNX Runtime engine on a CPU: a bundle's graph, run in place on the KV cache that it owns.
 
 Knows no scheduling and no drafts. The cache is one array
 
@@ -20,7 +20,6 @@ from sssd.errors import BundleError, EngineError, MissingExtra, OutOfMemory
 from sssd.spec import GRAPH, Bundle, EngineSpec
 from sssd.types import EngineOutput, Float32, Int32, Int64, VerifyBatch
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _BUCKET = 256  # the cache's length is a multiple of this
 
 
@@ -39,19 +38,16 @@ class OrtEngine:
 
     `threads` 0 takes one a physical core. `exact` keeps activations in float32 where ONNX Runtime would round them to
     8 bits for quantized weights: many times slower, and what parity is measured with. Raises MissingExtra without
-    onnxruntime, BundleError for a graph that does not load, EngineError for a device that is not there: there is no
-    silent fallback to another one.
+    onnxruntime, BundleError for a graph that does not load.
     """
 
-    def __init__(
-        self, bundle: Bundle, *, n_slots: int = 4, device: str = "cpu", threads: int = 0, exact: bool = False
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, n_slots: int = 4, threads: int = 0, exact: bool = False) -> None:
         if n_slots < 1:
             raise EngineError(f"n_slots is {n_slots}: allowed is 1 or more")
         self._spec = bundle.spec
         self._n_slots = n_slots
-        self._session = _session(bundle, device, threads, exact=exact)
-        self._ort = _onnxruntime()
+        self._session = _session(bundle, threads, exact=exact)
+        self._ort = onnxruntime()
         self._kv = self._allocate(_BUCKET)
         # (first slot, rows, scores wanted) -> an IOBinding with the cache bound; all else is bound anew at every
         # forward, so that none ever points to an array that is gone
@@ -162,31 +158,22 @@ class OrtEngine:
         )
 
 
-def _onnxruntime() -> Any:
+def onnxruntime(extra: str = "cpu") -> Any:
+    """The package. Raises MissingExtra, which names the extra that brings it."""
     try:
         import onnxruntime
     except ImportError:
-        raise MissingExtra("onnxruntime", "cpu") from None
+        raise MissingExtra("onnxruntime", extra) from None
     return onnxruntime
 
 
-def _session(bundle: Bundle, device: str, threads: int, *, exact: bool) -> Any:
-    ort = _onnxruntime()
-    if device not in PROVIDERS:
-        raise EngineError(f"device is {device!r}: allowed are {', '.join(PROVIDERS)}")
-    if PROVIDERS[device] not in ort.get_available_providers():
-        raise EngineError(
-            f"device {device!r} is not available: this ONNX Runtime has {', '.join(ort.get_available_providers())}; "
-            "install it with  pip install 'sssd[gpu]'  or use --device cpu"
-        )
+def _session(bundle: Bundle, threads: int, *, exact: bool) -> Any:
+    ort = onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     if exact:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # 1 = float32, 4 = int8
     try:
-        session = ort.InferenceSession(bundle.file(GRAPH), options, providers=[PROVIDERS[device]])
+        return ort.InferenceSession(bundle.file(GRAPH), options, providers=["CPUExecutionProvider"])
     except Exception as e:  # ONNX Runtime's exceptions share no base class
         raise BundleError(f"ONNX Runtime cannot load {bundle.file(GRAPH)}: {e}") from e
-    if session.get_providers()[0] != PROVIDERS[device]:
-        raise EngineError(f"device {device!r} was asked for, ONNX Runtime fell back to {session.get_providers()[0]}")
-    return session
