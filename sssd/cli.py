@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sssd import __version__
-from sssd.commands import bench, bundle, calibrate, datastore, generate, overhead, replay, serve, simulate
+from sssd.commands import bench, bundle, calibrate, datastore, doctor, generate, overhead, replay, serve, simulate
 from sssd.errors import SssdError
 
 
@@ -57,5 +57,6 @@ for command in (
     overhead.overhead,
     serve.serve,
     simulate.simulate,
+    doctor.doctor,
 ):
     main.add_command(command)

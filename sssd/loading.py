@@ -18,6 +18,7 @@ from sssd.engines.choose import choose_device, open_engine
 from sssd.errors import SssdError
 from sssd.llm import LLM
 from sssd.model import Model
+from sssd.plan import PlanInfo
 from sssd.runtime.calibration import fingerprint, load_calibration
 from sssd.runtime.costs import OnlineCosts, assumed
 from sssd.spec import Bundle, open_bundle
@@ -90,6 +91,8 @@ def load_model(
 ) -> Model:
     """What `load` and the server are made of; the same errors."""
     opened = open_bundle(bundle)
+    if choose_device(opened, device) == "tensorrt" and opened.manifest.plan is not None:
+        _require_fits(opened.manifest.plan, config)
     tokenizer = Tokenizer(opened)
     files = _Files(None if datastore is None else Path(datastore), None if live is None else Path(live))
     stack = _open_stack([Path(path) for path in drafts], cascade, opened)
@@ -119,6 +122,23 @@ def _open_stack(paths: Sequence[Path], config: CascadeConfig | None, target: Bun
     if config.n_levels != len(paths):
         raise SssdError(f"K is for {config.n_levels} draft models and there are {len(paths)}: one row a model")
     return _DraftStack(open_drafts(paths, target=target), config)
+
+
+def _require_fits(plan: PlanInfo, config: LoopConfig) -> None:
+    """The steps that the configuration allows fit the plan's profiles. Raises SssdError naming the option."""
+    # behind a branch, accepted tokens become forced columns of the next step, beside a whole new tree
+    drafts = (plan.max_width - 1) // 2
+    for name, value, most in (
+        ("n_slots", config.n_slots, plan.n_slots),
+        ("chunk", config.chunk, plan.chunk),
+        ("max_draft_tokens", config.max_draft_tokens, drafts),
+        ("fixed_width", config.fixed_width or 0, plan.max_width),
+    ):
+        if value > most:
+            raise SssdError(
+                f"{name} is {value}: {plan.file} was built for at most {most}; lower it, or export the plan again with "
+                "larger --slots, --chunk or --max-width"
+            )
 
 
 def _first_request_id(drafter: Drafter, files: _Files) -> int:

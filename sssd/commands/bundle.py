@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from sssd.commands import show
+from sssd.engines.choose import DeviceName
 from sssd.plan import Flavour, PlanInfo, PlanOptions
 from sssd.spec import Bundle, WeightType, open_bundle
 
@@ -120,13 +121,27 @@ def inspect(directory: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-def check(directory: Path) -> None:
+@click.option("--engine", is_flag=True, help="Check the engine that serves instead, at the ends of what it takes.")
+@show.DEVICE
+@click.option("--slots", type=click.IntRange(min=1), default=3, show_default=True, help="With --engine: most rows.")
+@click.option("--context", type=click.IntRange(min=0), help="With --engine: longest context; the bundle's otherwise.")
+def check(directory: Path, engine: bool, device: DeviceName | None, slots: int, context: int | None) -> None:
     """Verify a bundle's hashes and compare its graph with the reference again.
+
+    With --engine, run the bundle's engine (a TensorRT plan, a GPU) at the corners of its profiles and compare it with
+    the graph on the CPU, which reads the longest context too: that takes its time.
 
     \b
     Examples:
       sssd check smol/
+      sssd check llama3/llama3.plan --engine --slots 8
+      sssd check smol/ --engine --device cuda --context 1000
     """
+    if engine:
+        _check_engine(directory, device, slots, context)
+        return
+    if device is not None or context is not None:
+        raise click.UsageError("--device and --context need --engine")
     from sssd.export import check_bundle
 
     with show.progress() as report:
@@ -134,6 +149,19 @@ def check(directory: Path) -> None:
     for result in checks:
         click.echo(f"{result.name}: largest difference {result.max_abs_diff:.2g}, allowed {result.tolerance:.2g}")
     show.remark("all files and all checks are right")
+
+
+def _check_engine(directory: Path, device: DeviceName | None, slots: int, context: int | None) -> None:
+    from sssd.export.engine_check import check_bundle_engine
+
+    with show.progress() as report:
+        corners = check_bundle_engine(directory, device=device, n_slots=slots, context=context, progress=report)
+    for c in corners:
+        click.echo(
+            f"{c.name}: largest difference {c.max_abs_diff:.2g}, allowed {c.tolerance:.2g}; "
+            f"{c.agreement:.0%} of the argmaxes agree"
+        )
+    show.remark("all corners are right")
 
 
 def _table(found: Bundle) -> None:

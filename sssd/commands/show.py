@@ -12,7 +12,7 @@ import msgspec
 
 DEVICE = click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda", "cuda-graphs"]),
+    type=click.Choice(["cpu", "cuda", "cuda-graphs", "tensorrt"]),
     help="Where the graph runs; where the bundle is made for otherwise.",
 )
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)

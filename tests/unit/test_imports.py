@@ -40,6 +40,7 @@ ALLOWED = {
     "bench": PURE
     | {"drafting", "engines", "runtime", "text", "answer", "model", "llm", "loading", "draft_models", "bench"},
     "server": PURE | {"constraint", "drafting", "runtime", "text", "answer", "model", "server", "__init__"},
+    "doctor": PURE | {"bench", "engines", "doctor"},
     "commands": None,  # everything
     "cli": None,
     "__init__": PURE | {"answer", "constraint", "llm", "loading", "text", "export"},

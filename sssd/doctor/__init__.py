@@ -1,0 +1,1 @@
+"""What this machine can run, what a bundle needs of it, and what to install."""
