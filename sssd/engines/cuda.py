@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,8 @@ class CudaDevice:
                 "newer; use --device cpu"
             )
         self._runtime, self._driver = _bindings()
-        self._call(self._runtime.cudaSetDevice(index))
+        self._thread: int | None = None
+        self.use()
         (self._stream,) = self._call(self._runtime.cudaStreamCreateWithFlags(self._runtime.cudaStreamNonBlocking))
         self._ptx = np.frombuffer(ptx(), np.uint8)
         (self._module,) = self._call(self._driver.cuModuleLoadData(self._ptx.ctypes.data))
@@ -129,6 +131,12 @@ class CudaDevice:
     def stream(self) -> int:
         """The stream's handle."""
         return int(self._stream)
+
+    def use(self) -> None:
+        """Make this GPU the calling thread's."""
+        if self._thread != get_ident():
+            self._call(self._runtime.cudaSetDevice(self._gpu.number))
+            self._thread = get_ident()
 
     def memory(self) -> Memory:
         """What is free and what there is."""

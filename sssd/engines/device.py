@@ -100,6 +100,9 @@ class Device(Protocol):
     def traffic(self) -> Traffic:
         """Counts itself up with every upload and download, replayed ones too."""
 
+    def use(self) -> None:
+        """Make this GPU the calling thread's; what is not called from the thread that opened it begins with this."""
+
     def memory(self) -> Memory:
         """What is free and what there is."""
 

@@ -129,12 +129,14 @@ class ResidentEngine:
         rows, width = batch.input_ids.shape
         assert batch.first_slot + rows <= self.n_slots, "a row has no slot"
         shape = self._executor.fit(BatchShape(rows, width, batch.logit_rows.shape[1]))
-        self._reserve(int(batch.past_lens.max()) + shape.width, shape)
-        self._staging.fill(batch, shape)
-        key = _Key(batch.first_slot, shape, batch.needs_scores)
+        tokens, longest = int(batch.past_lens.max()) + shape.width, self._executor.form.cache_len
+        if longest is not None and tokens > longest:
+            raise EngineError(f"a row would hold {tokens} tokens, and a slot holds {longest}")
         self._committed = None
         try:
-            self._enqueue(key)
+            self._reserve(tokens, shape)
+            self._staging.fill(batch, shape)
+            self._enqueue(_Key(batch.first_slot, shape, batch.needs_scores))
             self._device.synchronize()
         except OutOfMemory:
             raise
@@ -177,19 +179,19 @@ class ResidentEngine:
         self._device.close()
 
     def _enqueue(self, key: _Key) -> None:
-        """Replay what was captured, capture what has run, and run what is new: shapes settle in a first run."""
+        """Replay what was captured; run everything else, and capture it when it has come twice.
+
+        It is captured right behind a run of its own, which has left nothing to settle for its shapes.
+        """
         graph = self._graphs.get(key)
         if graph is not None:
             graph.launch()
             return
         tensors = (*self._staging.tensors(key.shape), *self._slab.tensors(key.first_slot, key.shape.rows))
         self._executor.bind(key.shape, tensors)
-        if self._may_capture(key):
-            captured = self._captured(key)
-            if captured is not None:
-                captured.launch()
-                return
         self._step(key)
+        if self._may_capture(key):
+            self._capture(key)
         self._ran.add(key)
 
     def _may_capture(self, key: _Key) -> bool:
@@ -197,13 +199,12 @@ class ResidentEngine:
         fresh = key in self._ran and key not in self._graphs
         return fresh and key.first_slot == 0 and self._executor.is_capturable(key.shape)
 
-    def _captured(self, key: _Key) -> Graph | None:
+    def _capture(self, key: _Key) -> None:
         try:
             self._graphs[key] = self._device.capture(lambda: self._step(key))
         except EngineError as e:
             self._graphs[key] = None
             _log.warning("forwards of %s are not captured: %s", key.shape, e)
-        return self._graphs[key]
 
     def _step(self, key: _Key) -> None:
         staging, shape = self._staging, key.shape
@@ -217,9 +218,6 @@ class ResidentEngine:
 
     def _reserve(self, tokens: int, shape: BatchShape) -> None:
         """Room for the batch in the blocks and for `tokens` a slot in the cache. Raises EngineError, OutOfMemory."""
-        longest = self._executor.form.cache_len
-        if longest is not None and tokens > longest:
-            raise EngineError(f"a row would hold {tokens} tokens, and a slot holds {longest}")
         moved = self._staging.reserve(shape)
         if tokens > self.cache_len:  # by half at least, so that growing stays rare
             length = max(tokens, self.cache_len * 3 // 2)
@@ -237,5 +235,6 @@ class ResidentEngine:
 
     def _require_alive(self) -> None:
         assert not self._closed
+        self._device.use()
         if self._lost is not None:
             raise EngineError(f"the GPU has failed before ({self._lost}): restart sssd")

@@ -101,6 +101,7 @@ class Staging:
             block: Block = getattr(self, name)
             if block.host.nbytes < (needed := n_bytes(described)):
                 setattr(self, name, Block(self._device, needed))
+                self._device.synchronize()
                 block.close()
                 moved = True
         return moved

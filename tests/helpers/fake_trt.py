@@ -153,6 +153,7 @@ class IExecutionContext:
         self._profile = 0
         self._memory = (0, 0)
         self._shapes: dict[str, TensorShape] = {}
+        self._settled = False  # whether a run has settled what its shapes ask for
         self._addresses: dict[str, int] = {}
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
@@ -174,6 +175,7 @@ class IExecutionContext:
             if n != fixed if isinstance(fixed, int) else not spans[fixed].least <= n <= spans[fixed].most:
                 self._logger.log(Severity.ERROR, f"{name}: {shape} is outside of profile {self._profile}")
                 return False
+        self._settled = self._settled and self._shapes[name] == tuple(shape)
         self._shapes[name] = tuple(shape)
         return True
 
@@ -199,6 +201,8 @@ class IExecutionContext:
             device.at(tensor.address, tensor.n_bytes)
             if tensor.name.startswith("present"):
                 assert tensor.address == self._addresses[tensor.name.replace("present", "past")]
+        assert self._settled or device.capturing is None, "what a change of shapes asks for cannot be captured"
+        self._settled = True
         profile = self._profile
         device.enqueue(lambda: self._run(profile, tensors))
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,11 @@ class HostDevice:
         self.launched_graphs = 0
         self.failure: str | None = None  # what the next wait raises, and every one after it
         self.capture_fails = False
+        self.used_by: int | None = None  # the thread that has made this GPU its own
         self.closed = False
+
+    def use(self) -> None:
+        self.used_by = get_ident()
 
     def memory(self) -> Memory:
         return Memory(self.capacity - sum(m.nbytes for m in self.memories.values()), self.capacity)
@@ -157,6 +162,7 @@ class HostDevice:
 
     def _enqueue(self, work: Callable[[], None]) -> None:
         assert not self.closed
+        assert self.used_by in (None, get_ident()), "this thread has not asked for the GPU"
         if self.capturing is not None:
             self.capturing.append(work)
         elif self.lazy:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from sssd.cli import main
 from sssd.engines.ort import OrtEngine
 from sssd.engines.ort_cuda import OrtExecutor
 from sssd.engines.resident import ResidentEngine
-from sssd.errors import ParityError
+from sssd.errors import BundleError, ParityError
 from sssd.export.engine_check import Limits, apart, arithmetic, check_bundle_engine, check_engine, limits_of
 from sssd.export.pipeline import silent
 from sssd.spec import Bundle, ScoreKind
@@ -107,8 +109,18 @@ def test_kept_scores_are_compared_where_both_have_them() -> None:
     assert apart(a._replace(next_id=9), b) == pytest.approx(0.5)
 
 
-def test_a_missing_bundle_is_told(tmp_path: Path) -> None:
-    from sssd.errors import BundleError
+def test_the_command_prints_every_corner(made: Bundle) -> None:
+    done = CliRunner().invoke(main, ["check", str(made.path), "--engine", "--slots", "2", "--context", "9"])
+    assert done.exit_code == 0
+    assert "2 rows of 32 behind 9: largest difference " in done.stdout
+    assert "100% of the argmaxes agree" in done.stdout
+    assert "all corners are right" in done.stderr
 
+
+def test_options_of_the_engine_check_need_it(made: Bundle, tmp_path: Path) -> None:
+    for option in (["--device", "cpu"], ["--context", "9"]):
+        done = CliRunner().invoke(main, ["check", str(made.path), *option])
+        assert done.exit_code == 2
+        assert "--device and --context need --engine" in done.stderr
     with pytest.raises(BundleError, match="no bundle at"):
         check_bundle_engine(tmp_path / "none")
