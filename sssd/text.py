@@ -130,6 +130,7 @@ class Tokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] = {},
+        generation_prompt: bool = True,
     ) -> str:
         """The conversation as the model's template writes it, up to where the assistant speaks.
 
@@ -139,23 +140,27 @@ class Tokenizer:
         no template or the template refuses the messages.
         """
         if self._template is None:
-            raise RequestError("the bundle has no chat template: give a plain prompt, or export a chat model")
-        from jinja2 import TemplateError
-
+            raise RequestError(
+                "the bundle has no chat template: give a plain prompt, or export a chat model", param="messages"
+            )
         own = {
             "messages": [m.for_template() for m in messages],
             "tools": list(tools) or None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": generation_prompt,
             "bos_token": self._special(self._bos_id),
             "eos_token": self._special(self._eos_ids[0] if self._eos_ids else None),
         }
         taken = sorted(own.keys() & variables.keys())
         if taken:
-            raise RequestError(f"a chat template's variable cannot be {taken[0]!r}: the request itself sets it")
+            raise RequestError(
+                f"a chat template's variable cannot be {taken[0]!r}: the request itself sets it",
+                param="chat_template_kwargs",
+            )
         try:
             return str(_environment().from_string(self._template).render(own | dict(variables)))
-        except TemplateError as e:
-            raise RequestError(f"the chat template refuses these messages: {e}") from None
+        except Exception as e:  # the template is a program of others: given what it did not expect, it fails anyhow
+            why = " ".join(str(e).split())
+            raise RequestError(f"the chat template refuses these messages: {why}", param="messages") from None
 
     def _special(self, token: int | None) -> str:
         return "" if token is None else str(self._core.id_to_token(token) or "")

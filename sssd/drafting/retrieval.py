@@ -202,7 +202,7 @@ class Retrieval:
             unknown = [name for name in options.namespaces if name not in self._shelves]
             if unknown:
                 known = ", ".join(sorted(self._shelves))
-                raise RequestError(f"no namespace {unknown[0]!r}: there are {known}")
+                raise RequestError(f"no namespace {unknown[0]!r}: there are {known}", param="namespaces")
             read = options.namespaces if _allows(options, Source.DATASTORE, Source.LIVE) else ()
             ids = np.array([self._shelves[name].namespace_id for name in read], np.int64)
         prediction = options.prediction if _allows(options, Source.PREDICTION) else None

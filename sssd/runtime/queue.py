@@ -25,9 +25,9 @@ class WaitingLine:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._line)
 
-    def join(self, request: Request) -> None:
-        """Take a place. Raises QueueFull when as many wait as may."""
-        if len(self._line) >= self._limit:
+    def join(self, request: Request, *, n_free: int = 0) -> None:
+        """Take a place. Raises QueueFull when as many wait as may, beside those whom `n_free` free slots await."""
+        if len(self._line) >= self._limit + n_free:
             raise QueueFull(f"{self._limit} requests are waiting already: try again later")
         self.rejoin(request)
 

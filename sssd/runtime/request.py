@@ -142,6 +142,13 @@ def make_request(
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         wrong = int(ids.min() if int(ids.min()) < 0 else ids.max())
         raise RequestError(f"the prompt holds token id {wrong}: allowed is 0 to {vocab_size - 1}", param="prompt")
+    if len(ids) >= max_len:
+        raise RequestError(
+            f"the prompt has {len(ids)} tokens, and the bundle holds {max_len} with the answer: shorten it, or export "
+            "with a larger --max-len",
+            param="prompt",
+            code="context_length_exceeded",
+        )
     if len(ids) + params.max_tokens > max_len:
         raise RequestError(
             f"{len(ids)} prompt tokens and max_tokens {params.max_tokens} exceed the bundle's {max_len} tokens: "

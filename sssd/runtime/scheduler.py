@@ -66,7 +66,7 @@ class Scheduler:
         if request.id in self._requests:
             raise RequestError(f"request id {request.id} is in use: give each request its own")
         request.arrival = self._arrivals
-        self._waiting.join(request)
+        self._waiting.join(request, n_free=self._n_slots - self.n_running)
         self._arrivals += 1
         self._requests[request.id] = request
 

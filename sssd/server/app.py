@@ -5,7 +5,9 @@ Middleware has to be plain ASGI: Starlette's BaseHTTPMiddleware hides that a cli
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -18,16 +20,18 @@ import sssd
 from sssd.errors import SssdError
 from sssd.server.chat import ChatExchange, conversation_ids
 from sssd.server.completions import CompletionExchange
-from sssd.server.errors import ApiError, bad_request, from_ours
+from sssd.server.errors import CHAT_FIELDS, FIELDS, ApiError, bad_request, from_ours, refusals
 from sssd.server.exchange import Context, Exchange
 from sssd.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from sssd.server.replies import DetokenizeReply, ModelCard, ModelList, TokenizeReply, VersionReply
-from sssd.server.serving import Serving
+from sssd.server.serving import Call, Serving
 from sssd.server.settings import Settings
 from sssd.server.stream import ClientGone, EventStream, events_of, failure, unless_gone
 from sssd.server.usage import metrics_of, usage_of
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+T = TypeVar("T")
+AT_ONCE = 16 * 1024  # bytes of a body that is dealt with between two events of a stream
 
 
 def make_app(serving: Serving, settings: Settings) -> FastAPI:
@@ -77,17 +81,22 @@ def _add_generation(app: FastAPI, serving: Serving, context: Context) -> None:
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        asked = await read_body(request, CompletionRequest, limit)
-        return await _answer(request, serving, CompletionExchange(asked, context))
+        body = await read_body(request, limit)
+        with refusals(FIELDS):
+            exchange = await prepared(body, lambda: CompletionExchange(decoded(body, CompletionRequest), context))
+            call = await serving.call(exchange.jobs)
+        return await _answer(request, exchange, call)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        asked = await read_body(request, ChatRequest, limit)
-        return await _answer(request, serving, ChatExchange(asked, context))
+        body = await read_body(request, limit)
+        with refusals(CHAT_FIELDS):
+            exchange = await prepared(body, lambda: ChatExchange(decoded(body, ChatRequest), context))
+            call = await serving.call(exchange.jobs)
+        return await _answer(request, exchange, call)
 
 
-async def _answer(request: Request, serving: Serving, exchange: Exchange) -> Response:
-    call = await serving.call(exchange.jobs)
+async def _answer(request: Request, exchange: Exchange, call: Call) -> Response:
     if exchange.streaming is not None:
         return EventStream(events_of(exchange, call))
     try:
@@ -128,12 +137,12 @@ def _add_tokens(app: FastAPI, context: Context) -> None:
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        asked = await read_body(request, TokenizeRequest, limit)
+        asked = decoded(await read_body(request, limit), TokenizeRequest)
         context.name_for(asked.model)
         if (asked.prompt is None) == (asked.messages is None):
             raise bad_request("give either prompt or messages", "prompt")
         if asked.messages is not None:
-            ids = conversation_ids(asked.messages, tokenizer)
+            ids = conversation_ids(asked, asked.messages, tokenizer)
         else:
             ids = tokenizer.encode(asked.prompt or "", special=asked.add_special_tokens)
         names = [tokenizer.token_text(i) for i in ids] if asked.return_token_strs else None
@@ -141,7 +150,7 @@ def _add_tokens(app: FastAPI, context: Context) -> None:
 
     @app.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        asked = await read_body(request, DetokenizeRequest, limit)
+        asked = decoded(await read_body(request, limit), DetokenizeRequest)
         context.name_for(asked.model)
         wrong = [i for i in asked.tokens if i >= spec.vocab_size]
         if wrong:
@@ -149,25 +158,35 @@ def _add_tokens(app: FastAPI, context: Context) -> None:
         return as_json(DetokenizeReply(prompt=tokenizer.decode(asked.tokens)))
 
 
-async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
-    """The request's JSON. Raises ApiError naming the field whose value does not fit."""
+async def read_body(request: Request, limit: int) -> bytearray:
+    """The request's body. Raises ApiError for one that is too large, before it is read to its end."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > limit:
             raise ApiError(413, f"the body has more than {limit} bytes: send less", code="body_too_large")
+    return data
+
+
+async def prepared(body: bytearray, work: Callable[[], T]) -> T:
+    """The result of `work`, on a thread when there is much to read: streams must not wait for a long prompt."""
+    return work() if len(body) <= AT_ONCE else await asyncio.to_thread(work)
+
+
+def decoded(data: bytearray, kind: type[Body]) -> Body:
+    """The body's JSON. Raises ApiError naming the field whose value does not fit."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as e:
         message, _, path = str(e).partition(" - at `$")
-        param = path.strip("`").lstrip(".") or _missing(message)
+        param = ".".join(filter(None, (path.strip("`").lstrip("."), _named(message)))) or None
         raise bad_request(f"{param}: {message}" if param else message, param, "invalid_type") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise bad_request(f"the body is no JSON: {e}", code="invalid_json") from None
 
 
-def _missing(message: str) -> str | None:
-    """The field of "Object missing required field `x`"."""
+def _named(message: str) -> str | None:
+    """The field of "Object missing required field `x`", or of "unknown field `x`"."""
     return message.split("`")[1] if "field `" in message else None
 
 

@@ -12,13 +12,20 @@ from sssd.server import params
 from sssd.server.errors import bad_request
 from sssd.server.exchange import Context, Head, Streaming
 from sssd.server.logprobs import for_chat
-from sssd.server.protocol import ChatMessage, ChatRequest
+from sssd.server.protocol import ChatMessage, ChatRequest, TokenizeRequest
 from sssd.server.replies import ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatLogprobs, ChatReply, Delta
 from sssd.server.serving import Part
 from sssd.server.tool_calls import Read
 from sssd.server.tools import as_calls, as_deltas, of_turn, tool_use
 from sssd.text import Message, Tokenizer
 from sssd.types import TokenLogprob
+
+_REFUSED = {
+    "chat_template": "the model's own is used; give it values in chat_template_kwargs",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "audio": "only text is served",
+}
 
 
 class ChatExchange:
@@ -37,14 +44,7 @@ class ChatExchange:
         limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
         self.jobs = params.jobs(
             asked,
-            [
-                conversation_ids(
-                    asked.messages,
-                    self._tokenizer,
-                    tools=tools.for_prompt if tools else (),
-                    variables=asked.chat_template_kwargs or {},
-                )
-            ],
+            [conversation_ids(asked, asked.messages, self._tokenizer, tools=tools.for_prompt if tools else ())],
             context.model,
             context.settings,
             max_tokens=limit,
@@ -122,16 +122,21 @@ class ChatExchange:
 
 
 def _refuse(asked: ChatRequest) -> None:
+    for name, why in _REFUSED.items():
+        if getattr(asked, name) is not None:
+            raise bad_request(f"{name} is not supported: {why}", name)
+    if asked.modalities not in (None, ["text"]):
+        raise bad_request("modalities: only text is served", "modalities")
     if asked.top_logprobs is not None and not asked.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true", "top_logprobs")
 
 
 def conversation_ids(
+    asked: ChatRequest | TokenizeRequest,
     messages: Sequence[ChatMessage],
     tokenizer: Tokenizer,
     *,
     tools: Sequence[Mapping[str, Any]] = (),
-    variables: Mapping[str, Any] = {},
 ) -> list[int]:
     """The conversation as the model's template writes it, in token ids. Raises ApiError or RequestError."""
     turns = [
@@ -144,4 +149,10 @@ def conversation_ids(
         )
         for i, m in enumerate(messages)
     ]
-    return tokenizer.encode(tokenizer.chat_prompt(turns, tools=tools, variables=variables), special=False)
+    text = tokenizer.chat_prompt(
+        turns,
+        tools=tools,
+        variables=asked.chat_template_kwargs or {},
+        generation_prompt=asked.add_generation_prompt is not False,
+    )
+    return tokenizer.encode(text, special=False)

@@ -5,18 +5,21 @@ Knows no routes. `{"error": {"message", "type", "param", "code"}}`, never anythi
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 import msgspec
 
 from sssd.errors import EngineError, QueueFull, RequestError, SssdError
 
-_FIELDS = {  # our options' names -> the API's
+FIELDS = {  # our options' names -> the API's
     "stop_ids": "stop_token_ids",
     "include_stop": "include_stop_str_in_output",
     "skip_special": "skip_special_tokens",
     "max_draft_tokens": "speculative.max_draft_tokens",
     "namespaces": "speculative.namespace",
-    "sources": "speculative.sources",
 }
+CHAT_FIELDS = FIELDS | {"prompt": "messages", "logprobs": "top_logprobs"}
 
 
 class ErrorBody(msgspec.Struct):
@@ -81,17 +84,22 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
-def from_ours(error: SssdError) -> ApiError:
-    """What the rest of the package raises, as a refusal."""
+def from_ours(error: SssdError, fields: Mapping[str, str] = FIELDS) -> ApiError:
+    """What the rest of the package raises, as a refusal; `fields` are the endpoint's names of our options."""
     if isinstance(error, QueueFull):
         return ApiError(429, str(error), code="queue_full", retry_after=1)
     if isinstance(error, RequestError):
-        return bad_request(_renamed(error), _FIELDS.get(error.param or "", error.param), error.code)
+        name = error.param or ""
+        message = str(error).replace(name, fields[name], 1) if name in fields else str(error)
+        return bad_request(message, fields.get(name, error.param), error.code)
     status = 503 if isinstance(error, EngineError) else 500
     return ApiError(status, str(error), code="engine_error")
 
 
-def _renamed(error: RequestError) -> str:
-    """The message with the API's name of the field."""
-    name = error.param or ""
-    return str(error).replace(name, _FIELDS[name], 1) if name in _FIELDS else str(error)
+@contextmanager
+def refusals(fields: Mapping[str, str]) -> Iterator[None]:
+    """Errors of ours that leave the block do so as ApiErrors that name the endpoint's fields."""
+    try:
+        yield
+    except SssdError as e:
+        raise from_ours(e, fields) from e

@@ -80,11 +80,14 @@ class Call:
         if refusals:
             raise refusals[0]
 
-    async def parts(self) -> AsyncIterator[Part]:
-        """Pieces of all answers as they come; the last of each carries its completion."""
+    async def parts(self) -> AsyncIterator[Part | None]:
+        """Pieces of all answers as they come; the last of each carries its completion. None is a long pause."""
         running = len(self._answers)
         while running:
-            for out in await self._mail.take():
+            outputs = await self._mail.take()
+            if not outputs:
+                yield None
+            for out in outputs:
                 index = self._places[out.request_id]
                 answer = self._answers[index]
                 if answer.completion is not None:
@@ -115,6 +118,8 @@ class Call:
 class _Mailbox:
     """Step outputs from the loop's thread to one coroutine; one wake-up however many there are."""
 
+    PAUSE = 15.0  # seconds after which the reader is told that nothing has come
+
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._items: deque[StepOutput] = deque()
@@ -129,8 +134,10 @@ class _Mailbox:
             self._loop.call_soon_threadsafe(self._full.set)
 
     async def take(self) -> list[StepOutput]:
-        """Waits, then all that has come since; it may be none."""
+        """Waits, then all that has come since; none after a pause."""
+        pause = self._loop.call_later(self.PAUSE, self._full.set)
         await self._full.wait()
+        pause.cancel()
         self._full.clear()
         self._woken = False  # before the items are taken: what comes from here on wakes again
         taken = []

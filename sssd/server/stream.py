@@ -22,6 +22,7 @@ from sssd.server.serving import Call
 from sssd.server.usage import metrics_of, usage_of
 
 T = TypeVar("T")
+WAITING = b": waiting\n\n"  # a comment, so that proxies do not take a queued call for a dead one
 DONE = b"data: [DONE]\n\n"
 
 
@@ -101,6 +102,9 @@ async def events_of(exchange: Exchange, call: Call) -> AsyncIterator[bytes]:
         for event in exchange.opening():
             yield sse(event)
         async for part in call.parts():
+            if part is None:
+                yield WAITING
+                continue
             if part.piece.completion is not None and (error := failure(part.piece.completion)):
                 yield b"data: " + encode(error.reply()) + b"\n\n"
                 break

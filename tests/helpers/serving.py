@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import uvicorn
 
@@ -81,7 +84,7 @@ def scripted_model(
     n_slots: int = 4,
     max_waiting: int = 64,
     max_draft_tokens: int = 7,
-    template: str = TEMPLATE,
+    template: str | None = TEMPLATE,
 ) -> Model:
     engine = ScriptedEngine(
         script, vocab_size=VOCAB, n_slots=n_slots + 1, max_len=max_len, eos_ids=(EOS,), fails_at=fails_at
@@ -112,3 +115,14 @@ def served(model: Model, settings: Settings = Settings()) -> Iterator[str]:
             server.should_exit = True
             thread.join(10)
             listener.close()
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON of a stream's events, up to its proper end."""
+    for line in response.iter_lines():
+        if line == "data: [DONE]":
+            return
+        if line and not line.startswith(":"):
+            assert line.startswith("data: ")
+            yield json.loads(line[6:])
+    raise AssertionError("the stream ended without [DONE]")
