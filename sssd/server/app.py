@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI
@@ -20,10 +21,19 @@ import sssd
 from sssd.errors import SssdError
 from sssd.server.chat import ChatExchange, conversation_ids
 from sssd.server.completions import CompletionExchange
+from sssd.server.description import components, route
 from sssd.server.errors import CHAT_FIELDS, FIELDS, ApiError, bad_request, from_ours, refusals
 from sssd.server.exchange import Context, Exchange
 from sssd.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from sssd.server.replies import DetokenizeReply, ModelCard, ModelList, TokenizeReply, VersionReply
+from sssd.server.replies import (
+    ChatReply,
+    CompletionReply,
+    DetokenizeReply,
+    ModelCard,
+    ModelList,
+    TokenizeReply,
+    VersionReply,
+)
 from sssd.server.serving import Call, Serving
 from sssd.server.settings import Settings
 from sssd.server.stream import ClientGone, EventStream, events_of, failure, unless_gone
@@ -45,7 +55,19 @@ def make_app(serving: Serving, settings: Settings) -> FastAPI:
     _add_generation(app, serving, context)
     _add_models(app, context)
     _add_tokens(app, context)
+    app.openapi = partial(_description, app)  # type: ignore[method-assign]
     return app
+
+
+def _description(app: FastAPI) -> dict[str, Any]:
+    found = FastAPI.openapi(app)
+    bodies = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
+    replies = (CompletionReply, ChatReply, ModelList, ModelCard, TokenizeReply, DetokenizeReply, VersionReply)
+    for path in found["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)  # FastAPI's own refusal, which is never sent
+    found.setdefault("components", {})["schemas"] = components(*bodies, *replies)
+    return found
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -79,7 +101,7 @@ def _add_errors(app: FastAPI) -> None:
 def _add_generation(app: FastAPI, serving: Serving, context: Context) -> None:
     limit = context.settings.max_body_bytes
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", openapi_extra=route(CompletionReply, CompletionRequest))
     async def completions(request: Request) -> Response:
         body = await read_body(request, limit)
         with refusals(FIELDS):
@@ -87,7 +109,7 @@ def _add_generation(app: FastAPI, serving: Serving, context: Context) -> None:
             call = await serving.call(exchange.jobs)
         return await _answer(request, exchange, call)
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", openapi_extra=route(ChatReply, ChatRequest))
     async def chat_completions(request: Request) -> Response:
         body = await read_body(request, limit)
         with refusals(CHAT_FIELDS):
@@ -117,16 +139,16 @@ def _add_models(app: FastAPI, context: Context) -> None:
     spec = context.model.spec
     cards = [ModelCard(id=n, created=started, root=spec.name, max_model_len=spec.max_len) for n in context.names]
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", openapi_extra=route(ModelList))
     async def models() -> Response:
         return as_json(ModelList(data=cards))
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", openapi_extra=route(ModelCard))
     async def model(name: str) -> Response:
         context.name_for(name)
         return as_json(next(card for card in cards if card.id == name))
 
-    @app.get("/version")
+    @app.get("/version", openapi_extra=route(VersionReply))
     async def version() -> Response:
         return as_json(VersionReply(version=sssd.__version__))
 
@@ -135,7 +157,7 @@ def _add_tokens(app: FastAPI, context: Context) -> None:
     limit = context.settings.max_body_bytes
     tokenizer, spec = context.model.tokenizer, context.model.spec
 
-    @app.post("/tokenize")
+    @app.post("/tokenize", openapi_extra=route(TokenizeReply, TokenizeRequest))
     async def tokenize(request: Request) -> Response:
         asked = decoded(await read_body(request, limit), TokenizeRequest)
         context.name_for(asked.model)
@@ -148,7 +170,7 @@ def _add_tokens(app: FastAPI, context: Context) -> None:
         names = [tokenizer.token_text(i) for i in ids] if asked.return_token_strs else None
         return as_json(TokenizeReply(count=len(ids), max_model_len=spec.max_len, tokens=ids, token_strs=names))
 
-    @app.post("/detokenize")
+    @app.post("/detokenize", openapi_extra=route(DetokenizeReply, DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         asked = decoded(await read_body(request, limit), DetokenizeRequest)
         context.name_for(asked.model)
