@@ -6,7 +6,6 @@ Knows levels by their numbers; what they cost and bring is what whole steps took
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -20,7 +19,7 @@ class _Seen:
     tokens: float = 0.0
     seconds: float = 0.0
     steps: int = 0
-    longest: float = math.inf  # clips the next step: twice the mean so far
+    longest: float = math.inf  # clips the next step: four times the mean so far
 
     MEMORY = 0.99  # of a step, at every later one
 
@@ -38,24 +37,19 @@ class _Seen:
     def rate(self) -> float:
         return self.tokens / self.seconds
 
-    def lost(self, best: _Seen) -> float:
-        """Steps of the best lineup that one of this one throws away."""
-        mine = self.seconds / self._weight()
-        return max(0.0, mine * best.rate() - self.tokens / self._weight()) / (best.tokens / best._weight())
-
 
 class Schedule:
     """The lineup of each step.
 
-    Every lineup is tried for `BURST` steps, the cheapest first, one more step before it not counted, in which its
-    levels read what they have missed. Then the best one runs, and now and then the others have a burst again in turns:
-    after 64, 128, ... 2048 steps, or more where their last burst threw away more than `PROBE_COST` of those. Lineups
-    are judged apart at each batch size (to the power of two). Used from one thread.
+    A lineup is tried for `BURST` steps, after one more in which its levels read what they have missed; the cheapest
+    lineup comes first. Then the best one runs, and the others are tried again in turns, after 64, 128, ... 2048 steps.
+    No try begins while all tries so far, reading included, have lost more than `MOST_LOST` of the time that has passed.
+    Lineups are judged apart at each batch size (to the power of two). Used from one thread.
     """
 
     BURST = 4  # steps
     FIRST_PROBE, LAST_PROBE = 64, 2048  # steps
-    PROBE_COST = 0.01
+    MOST_LOST = 0.01
 
     def __init__(self, n_levels: int) -> None:
         self._lineups: list[Lineup] = [
@@ -69,6 +63,7 @@ class Schedule:
         self._since = 0
         self._interval = self.FIRST_PROBE
         self._n_probes = 0
+        self._elapsed = self._lost = 0.0  # seconds
 
     def exclude(self, level: int) -> None:
         """A level is gone for good."""
@@ -85,9 +80,14 @@ class Schedule:
 
     def observe(self, lineup: Lineup, rows: int, tokens: int, seconds: float) -> None:
         """What a step with `lineup` gave and took; asked for after each `choose` whose step went as steps do."""
+        size = rows.bit_length()
+        self._elapsed += seconds
+        known = [seen for (at, _), seen in self._seen.items() if at == size]
+        if self._burst == lineup and known:
+            self._lost += max(0.0, seconds - tokens / max(seen.rate() for seen in known))
         if self._warming:
             return
-        self._seen.setdefault((rows.bit_length(), lineup), _Seen()).add(tokens, seconds)
+        self._seen.setdefault((size, lineup), _Seen()).add(tokens, seconds)
         if self._burst == lineup:
             self._left -= 1
             if self._left <= 0:
@@ -96,24 +96,22 @@ class Schedule:
     def _next(self, size: int) -> Lineup:
         if self._burst is not None:
             return self._burst
-        for lineup in self._lineups:
-            if (size, lineup) not in self._seen or self._seen[size, lineup].steps < self.BURST:
-                return lineup
-        ranked = sorted(self._lineups, key=lambda lineup: -self._seen[size, lineup].rate())
-        best = ranked[0]
+        known = [one for one in self._lineups if (size, one) in self._seen]
+        if not known or self._seen[size, known[0]].steps < self.BURST:
+            return self._lineups[0]
+        ranked = sorted(known, key=lambda lineup: -self._seen[size, lineup].rate())
+        unknown = [lineup for lineup in self._lineups if lineup not in known]
         self._since += 1
-        other = self._other(ranked, size)
-        if other is None:
-            return best
-        self._burst, self._left = other, self.BURST
-        self._since, self._interval = 0, min(2 * self._interval, self.LAST_PROBE)
+        if self._lost > self.MOST_LOST * self._elapsed:
+            return ranked[0]
+        if unknown:
+            return self._try(unknown[0])
+        if len(ranked) < 2 or self._since <= self._interval:
+            return ranked[0]
+        self._interval = min(2 * self._interval, self.LAST_PROBE)
         self._n_probes += 1
-        return other
+        return self._try(ranked[1 + self._n_probes % (len(ranked) - 1)])
 
-    def _other(self, ranked: Sequence[Lineup], size: int) -> Lineup | None:
-        """The lineup whose turn it is to be tried again, if that may be now."""
-        if len(ranked) < 2:
-            return None
-        other = ranked[1 + self._n_probes % (len(ranked) - 1)]
-        lost = self._seen[size, other].lost(self._seen[size, ranked[0]]) * (self.BURST + 1)
-        return other if self._since > max(self._interval, lost / self.PROBE_COST) else None
+    def _try(self, lineup: Lineup) -> Lineup:
+        self._burst, self._left, self._since = lineup, self.BURST, 0
+        return lineup

@@ -117,3 +117,11 @@ def test_rates_begin_with_the_models_own_word_and_learn() -> None:
         rates.learn(Kind.GREEDY, 0.85, i % 2 == 0)
     assert rates.rate(Kind.GREEDY, 0.85) == pytest.approx(0.5, abs=0.03)
     assert rates.rate(Kind.OTHER, 0.85) == pytest.approx(0.85)
+
+
+def test_tries_lose_a_hundredth_of_the_time_and_one_burst() -> None:
+    schedule, seconds = Schedule(2), {(): 1.0, (0,): 12.0, (1,): 6.0, (0, 1): 15.0}
+    lineups = play(schedule, seconds, dict.fromkeys(seconds, 2), 30_000)
+    spent = sum(seconds[lineup] for lineup in lineups)
+    assert set(lineups) == set(seconds)
+    assert spent < 30_000 * 1.012 + 5 * 14
