@@ -96,10 +96,11 @@ def lm_eval(site: Site) -> list[str]:
 
 def guidellm(site: Site) -> list[str]:
     """A short benchmark with synthetic prompts."""
-    load = ["--profile", "concurrent", "--rate", "2", "--max-requests", "8"]
-    data = ["--data", "prompt_tokens=64,output_tokens=32", "--processor", str(site.tokenizer)]
-    out = ["--output-dir", str(site.work), "--disable-progress"]
-    return ["guidellm", "benchmark", "run", "--target", site.base, *load, *data, *out]
+    load = ["--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=8"]
+    data = ["--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=32"]
+    tokenizer = ["--tokenizer", f"kind=huggingface_auto,model={site.tokenizer}"]
+    where = ["--backend", f"kind=openai_http,target={site.base}", "--disable-progress"]
+    return ["guidellm", "run", *where, *load, *data, *tokenizer]
 
 
 def aiperf(site: Site) -> list[str]:
