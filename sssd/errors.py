@@ -10,6 +10,7 @@
     ├── DatastoreError           a datastore file or namespace cannot be used
     ├── RequestError             a request's own parameters are wrong
     │   └── QueueFull            too many requests wait already
+    ├── ConfigError              a configuration or keys file is wrong
     ├── EngineError              an engine cannot start, or a forward failed
     │   └── OutOfMemory          the KV cache cannot grow
     └── MissingExtra             an optional dependency is not installed
@@ -66,6 +67,10 @@ class RequestError(SssdError):
 
 class QueueFull(RequestError):
     """As many requests wait as may; the same request can be given again later."""
+
+
+class ConfigError(SssdError):
+    """A file that configures the server cannot be read or says something wrong; the message names every line."""
 
 
 class EngineError(SssdError):
