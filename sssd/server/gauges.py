@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sssd.drafting.datastore import Datastore
 from sssd.drafting.store_live import LiveStats
 from sssd.runtime.budget import BudgetStats
 from sssd.runtime.loop import Loop, PhaseTimes
@@ -44,7 +45,7 @@ class Gauges:
 
     model: str
     ready: bool
-    loop: LoopGauges
+    loop: LoopGauges | None  # None while the model is loading
     datastore: DatastoreGauges | None = None
     live: LiveStats | None = None
 
@@ -62,3 +63,10 @@ def loop_gauges(loop: Loop, *, n_slots: int, max_waiting: int) -> LoopGauges:
         times=loop.times,
         budget=loop.budget.stats(),
     )
+
+
+def datastore_gauges(path: Path, tokenizer: str) -> DatastoreGauges:
+    """A datastore file as it is when it is opened. Raises DatastoreError or SpecMismatch."""
+    with Datastore(path, tokenizer=tokenizer) as store:
+        n_tokens = sum(len(s.tokens) for name in store.namespaces for s in store.segments(name))
+    return DatastoreGauges(path, n_tokens, path.stat().st_size, present=True)

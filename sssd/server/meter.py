@@ -47,7 +47,7 @@ class Meter:
         self.cached_tokens = 0  # of them, copied from another slot instead of computed
         self.tokens = 0  # delivered
         self.finished: Counter[str] = Counter()  # by FinishReason
-        self.refused: Counter[str] = Counter()  # by why: queue_full, rate, key, body, draining, ...
+        self.refused: Counter[str] = Counter()  # HTTP requests answered with an error, by status
         self.n_steps = 0  # forward passes that emitted tokens, counted once a request
         self.n_drafts = 0  # of them, with a draft
         self.drafted = [0] * len(Source)
@@ -60,10 +60,10 @@ class Meter:
         self.end_to_end = Histogram()
         self.in_queue = Histogram()
 
-    def arrived(self) -> RequestMeter:
-        """A request has been taken in."""
+    def arrived(self, at: float | None = None) -> RequestMeter:
+        """A request has been taken in, which came `at` that time of the clock; None = now."""
         self.n_active += 1
-        return RequestMeter(self, self.clock())
+        return RequestMeter(self, self.clock() if at is None else at)
 
     def _count(self, out: StepOutput) -> None:
         drafted, accepted = out.n_drafted, out.n_accepted

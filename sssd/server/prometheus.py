@@ -119,6 +119,8 @@ class _Numbers(Collector):
         meter, gauges = self._meter, self._gauges()
         model = gauges.model
         yield _gauge("sssd:ready", "1 while requests are taken in.", [((), gauges.ready)])
+        if gauges.loop is None:
+            return
         for n in _COUNTERS:
             value = n.value(meter, gauges.loop)
             yield _counter(f"sssd:{n.name}", n.help, [((), value)])
@@ -172,8 +174,8 @@ def _ends(meter: Meter, model: str) -> Iterator[Metric]:
         [((model, ABORTED.get(why, why)), n) for why, n in ends.items()],
         ("model_name", "finished_reason"),
     )
-    refused = [((why,), float(n)) for why, n in sorted(meter.refused.items())]
-    yield _counter("sssd:requests_refused", "Requests that were not taken in, by why.", refused, ("why",))
+    refused = [((status,), float(n)) for status, n in sorted(meter.refused.items())]
+    yield _counter("sssd:http_errors", "HTTP requests that were answered with an error.", refused, ("status",))
 
 
 def _drafts(meter: Meter, model: str) -> Iterator[Metric]:

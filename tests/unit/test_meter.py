@@ -107,7 +107,7 @@ def test_a_scrape_says_the_same_under_both_names() -> None:
     clock = Clock()
     meter = Meter(clock)
     ended(meter, clock)
-    meter.refused["rate"] += 2
+    meter.refused["429"] += 2
     found = scraped(meter, Gauges("toy", True, LOOP))
     for ours, theirs in (
         ("requests_running", "num_requests_running"),
@@ -128,7 +128,7 @@ def test_a_scrape_says_the_same_under_both_names() -> None:
     assert found["vllm:request_success_total stop"] == 1
     assert found["sssd:draft_tokens_total context"] == 9
     assert found["sssd:draft_hits_total datastore"] == 1
-    assert found["sssd:requests_refused_total rate"] == 2
+    assert found["sssd:http_errors_total 429"] == 2
     assert found["vllm:kv_cache_usage_perc"] == 0.75
 
 
@@ -146,6 +146,10 @@ def test_a_scrape_shows_the_loop_and_what_has_failed() -> None:
     assert found["sssd:live_tokens"] == 70
     assert found["sssd:live_lost_documents_total"] == 4
     assert found["sssd:live_failures_total"] == 2
+
+
+def test_while_the_model_loads_a_scrape_says_only_that() -> None:
+    assert scraped(Meter(), Gauges("", False, None)) == {"sssd:ready": 0}
 
 
 def test_two_servers_in_one_process_do_not_share_numbers() -> None:
