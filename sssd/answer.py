@@ -11,7 +11,7 @@ from time import perf_counter
 
 from sssd.runtime.request import Request
 from sssd.text import OutputText
-from sssd.types import FinishReason, Source, StepOutput, TokenLogprob
+from sssd.types import FinishReason, Source, StepOutput, TokenLogprob, Tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class Piece:
     offsets: tuple[int, ...] = ()  # of each token: characters of the answer before it
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first piece, where they were asked for
     completion: Completion | None = None
+    tried: Tried | None = None  # the step's draft
 
 
 class Answer:
@@ -121,6 +122,7 @@ class Answer:
                     tuple(offsets),
                     tuple(self._prompt_logprobs) if first else (),
                     self.completion,
+                    out.tried,
                 )
             )
 

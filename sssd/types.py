@@ -228,6 +228,13 @@ class Verdict(NamedTuple):
     echoed: tuple[TokenLogprob, ...] = ()  # one a token of the row's echo
 
 
+class Tried(NamedTuple):
+    """A row's draft in a step, and how far the target followed it; for whoever wants to show drafts."""
+
+    tree: DraftTree
+    path: tuple[int, ...]  # nodes accepted, in order: node path[i] carries the step's i-th token
+
+
 class StepOutput(NamedTuple):
     """What one step did for one request. Tokens are counted here and nowhere else."""
 
@@ -239,3 +246,4 @@ class StepOutput(NamedTuple):
     n_drafted: tuple[int, ...] = (0,) * len(Source)  # draft nodes verified, by Source
     n_accepted: tuple[int, ...] = (0,) * len(Source)  # draft nodes accepted, by Source
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt tokens read in this step, where they were asked for
+    tried: Tried | None = None  # None at an end without a step

@@ -6,13 +6,15 @@ file is refused whole, with all of its mistakes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from sssd.server.yamlfile import Entry, Mistakes, read_mapping
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 NAME = "config"
 
 
@@ -60,7 +62,7 @@ def _load(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
     return value
 
 
-def config_option() -> Any:
+def config_option() -> Callable[[_F], _F]:
     """The decorator that gives a command --config. It is read before the other options."""
     return click.option(
         "--config",

@@ -16,7 +16,7 @@ class WaitingLine:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._line: list[Request] = []
 
     def __len__(self) -> int:
@@ -27,8 +27,8 @@ class WaitingLine:
 
     def join(self, request: Request, *, n_free: int = 0) -> None:
         """Take a place. Raises QueueFull when as many wait as may, beside those whom `n_free` free slots await."""
-        if len(self._line) >= self._limit + n_free:
-            raise QueueFull(f"{self._limit} requests are waiting already: try again later")
+        if len(self._line) >= self.limit + n_free:
+            raise QueueFull(f"{self.limit} requests are waiting already: try again later")
         self.rejoin(request)
 
     def rejoin(self, request: Request) -> None:

@@ -42,6 +42,7 @@ class Request:
     n_told: int = 0  # prompt tokens behind the first whose log-probabilities were given out
     n_reused: int = 0  # of them, copied from another slot when the request was admitted
     slot: int | None = None  # set by the scheduler while the request holds one
+    admitted: float | None = None  # set by the scheduler, on its clock: when it got its first slot
     arrival: int = -1  # set by the scheduler: its place among all requests
     _choose: Choose | None = field(default=None)
 

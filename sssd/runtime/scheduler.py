@@ -18,7 +18,7 @@ from sssd.errors import RequestError
 from sssd.runtime.prefixes import WarmSlots
 from sssd.runtime.queue import WaitingLine
 from sssd.runtime.request import Request
-from sssd.types import DraftTree, FinishReason, Int32, Move, Source, StepOutput, StepPlan, Verdict
+from sssd.types import DraftTree, FinishReason, Int32, Move, Source, StepOutput, StepPlan, Tried, Verdict
 
 _NONE = (0,) * len(Source)
 
@@ -50,6 +50,16 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    @property
+    def n_slots(self) -> int:
+        """Requests that can run at once."""
+        return self._n_slots
+
+    @property
+    def max_waiting(self) -> int:
+        """Requests that may wait."""
+        return self._waiting.limit
 
     @property
     def n_waiting(self) -> int:
@@ -93,6 +103,8 @@ class Scheduler:
         self._waiting.leave(first)
         self._reading = first
         first.slot = len(self._decoding)
+        if first.admitted is None:
+            first.admitted = self._clock()
         known = self._warm.longest(first.tokens[: first.n_tokens], self._standing())
         if known is not None and not first.echoes:  # scores of what is copied would be missing
             self._moves.append(Move(known.slot, first.slot, known.n))
@@ -216,7 +228,8 @@ def _output(
     request_id: int, n_forced: int, tree: DraftTree, verdict: Verdict, finish: FinishReason | None
 ) -> StepOutput:
     drafted = tree.source.tobytes()
-    accepted = bytes([drafted[column - n_forced] for column in verdict.path])
+    path = tuple([column - n_forced for column in verdict.path])
+    accepted = bytes([drafted[node] for node in path])
     return StepOutput(
         request_id,
         verdict.tokens,
@@ -226,6 +239,7 @@ def _output(
         _by_source(drafted),
         _by_source(accepted),
         verdict.echoed,
+        Tried(tree, path),
     )
 
 

@@ -68,6 +68,11 @@ class Worker:
         """Drop a request as soon as the step that runs has ended; nothing is delivered for it after that."""
         self._inbox.put(_Cancel(request_id))
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs: requests that are given will be answered."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Stop the thread after the step that runs; requests that have not ended get an error. Safe to call twice."""
         self._inbox.put(_Stop())

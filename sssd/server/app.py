@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from sssd.server.completions import CompletionExchange
 from sssd.server.description import components, route
 from sssd.server.errors import CHAT_FIELDS, FIELDS, ApiError, bad_request, from_ours, refusals
 from sssd.server.exchange import Context, Exchange
+from sssd.server.gate import key_of
 from sssd.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from sssd.server.replies import (
     ChatReply,
@@ -103,17 +105,19 @@ def _add_generation(app: FastAPI, serving: Serving, context: Context) -> None:
 
     @app.post("/v1/completions", openapi_extra=route(CompletionReply, CompletionRequest))
     async def completions(request: Request) -> Response:
+        known = replace(context, key=key_of(request))
         body = await read_body(request, limit)
         with refusals(FIELDS):
-            exchange = await prepared(body, lambda: CompletionExchange(decoded(body, CompletionRequest), context))
+            exchange = await prepared(body, lambda: CompletionExchange(decoded(body, CompletionRequest), known))
             call = await serving.call(exchange.jobs)
         return await _answer(request, exchange, call)
 
     @app.post("/v1/chat/completions", openapi_extra=route(ChatReply, ChatRequest))
     async def chat_completions(request: Request) -> Response:
+        known = replace(context, key=key_of(request))
         body = await read_body(request, limit)
         with refusals(CHAT_FIELDS):
-            exchange = await prepared(body, lambda: ChatExchange(decoded(body, ChatRequest), context))
+            exchange = await prepared(body, lambda: ChatExchange(decoded(body, ChatRequest), known))
             call = await serving.call(exchange.jobs)
         return await _answer(request, exchange, call)
 

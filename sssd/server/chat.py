@@ -45,8 +45,7 @@ class ChatExchange:
         self.jobs = params.jobs(
             asked,
             [conversation_ids(asked, asked.messages, self._tokenizer, tools=tools.for_prompt if tools else ())],
-            context.model,
-            context.settings,
+            context,
             max_tokens=limit,
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             constraint=tools.forced if tools else None,

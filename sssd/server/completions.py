@@ -32,8 +32,7 @@ class CompletionExchange:
         self.jobs = params.jobs(
             asked,
             [ids for _, ids in prompts],
-            context.model,
-            context.settings,
+            context,
             max_tokens=1 if self.silent else asked.max_tokens,
             logprobs=asked.logprobs,
             prompt_logprobs=asked.logprobs if asked.echo else None,

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from sssd.answer import Completion
 from sssd.model import Job, Model
-from sssd.server.errors import ApiError
+from sssd.server.errors import ApiError, bad_request
+from sssd.server.keys import ApiKey
 from sssd.server.protocol import Common, StreamOptions
 from sssd.server.replies import ChatChunk, ChatReply, CompletionReply
 from sssd.server.serving import Part
@@ -28,6 +29,7 @@ class Context:
 
     model: Model
     settings: Settings
+    key: ApiKey | None = None  # the client's, of one call; None = there are no keys
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,14 +64,18 @@ class Streaming:
 
     usage: bool  # a last event with usage
     usage_always: bool  # usage in every event
+    trace: bool  # what was drafted, in every event with text
 
     @staticmethod
     def of(asked: Common) -> Streaming | None:
-        """None when no stream was asked for."""
+        """None when no stream was asked for. Raises ApiError for what makes sense in a stream only."""
         options = asked.stream_options or StreamOptions()
+        trace = asked.speculative is not None and asked.speculative.trace
         if not asked.stream:
+            if trace:
+                raise bad_request("speculative.trace needs stream to be true", "speculative.trace")
             return None
-        return Streaming(bool(options.include_usage), bool(options.continuous_usage_stats))
+        return Streaming(bool(options.include_usage), bool(options.continuous_usage_stats), trace)
 
 
 class Exchange(Protocol):

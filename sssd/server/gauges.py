@@ -50,13 +50,13 @@ class Gauges:
     live: LiveStats | None = None
 
 
-def loop_gauges(loop: Loop, *, n_slots: int, max_waiting: int) -> LoopGauges:
-    """A loop as it is now; its thread goes on meanwhile. `n_slots` and `max_waiting` are what it was made with."""
+def loop_gauges(loop: Loop) -> LoopGauges:
+    """A loop as it is now; its thread goes on meanwhile."""
     return LoopGauges(
-        n_slots=n_slots,
+        n_slots=loop.scheduler.n_slots,
         n_running=loop.scheduler.n_running,
         n_waiting=loop.scheduler.n_waiting,
-        max_waiting=max_waiting,
+        max_waiting=loop.scheduler.max_waiting,
         n_preempted=loop.scheduler.n_preempted,
         n_engine_failures=loop.n_engine_failures,
         n_drafter_failures=loop.n_drafter_failures,

@@ -1,6 +1,6 @@
 """Where the server is in its life, and how many calls run. Owns when it counts as drained; knows no HTTP and no model.
 
-    loading -> ready -> draining
+loading -> ready -> draining
 """
 
 from __future__ import annotations

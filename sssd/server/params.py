@@ -16,7 +16,8 @@ import numpy as np
 from sssd.config import SamplingParams
 from sssd.constraint import Constraint
 from sssd.model import Job, Model
-from sssd.server.errors import bad_request
+from sssd.server.errors import ApiError, bad_request
+from sssd.server.exchange import Context
 from sssd.server.protocol import Common, ContentPart, Prediction
 from sssd.server.settings import Settings
 from sssd.server.structured import constraint_of
@@ -28,8 +29,7 @@ MOST_STOPS = 16  # OpenAI allows four
 def jobs(
     asked: Common,
     prompts: Sequence[Sequence[int]],
-    model: Model,
-    settings: Settings,
+    context: Context,
     *,
     max_tokens: int | None,
     logprobs: int | None,
@@ -40,18 +40,19 @@ def jobs(
 
     `constraint` is what the endpoint wants of the answers; without one it is what the request's fields say.
     """
+    settings = context.settings
     n = 1 if asked.n is None else asked.n
     if n * len(prompts) > settings.max_choices:
         raise bad_request(f"{len(prompts)} prompts with n {n} are more than {settings.max_choices} answers", "n")
     wanted = constraint_of(asked) if constraint is None else constraint
     seed = secrets.randbits(63) if asked.seed is None else asked.seed % 2**64
-    options = _drafting(asked, model)
+    options = _drafting(asked, context)
     params = _sampling(asked, settings, logprobs, prompt_logprobs)
     timeout = settings.timeout if asked.timeout is None else asked.timeout
     return [
         Job(
             prompt,
-            replace(params, max_tokens=_fitting(max_tokens, len(prompt), model), seed=_seed(seed, i)),
+            replace(params, max_tokens=_fitting(max_tokens, len(prompt), context), seed=_seed(seed, i)),
             options,
             max_draft_tokens=_draft_tokens(asked),
             priority=asked.priority or 0,
@@ -63,9 +64,15 @@ def jobs(
     ]
 
 
-def _fitting(given: int | None, prompt_len: int, model: Model) -> int:
-    """As many tokens as fit, unless the request says how many."""
-    return given if given is not None else max(1, model.spec.max_len - prompt_len)
+def _fitting(given: int | None, prompt_len: int, context: Context) -> int:
+    """As many tokens as fit and the key allows, unless the request says how many. Raises ApiError for too many."""
+    limit = None if context.key is None else context.key.max_tokens
+    if given is None:
+        room = max(1, context.model.spec.max_len - prompt_len)
+        return room if limit is None else min(room, limit)
+    if limit is not None and given > limit:
+        raise bad_request(f"max_tokens is {given}: this API key allows up to {limit}", "max_tokens")
+    return given
 
 
 def _seed(seed: int, choice: int) -> int:
@@ -118,13 +125,21 @@ def _draft_tokens(asked: Common) -> int | None:
     return asked.speculative.max_draft_tokens if asked.speculative.enabled else 0
 
 
-def _drafting(asked: Common, model: Model) -> DraftOptions:
+def _drafting(asked: Common, context: Context) -> DraftOptions:
     given = asked.speculative
-    prediction = None if asked.prediction is None else _predicted(asked.prediction, model)
+    prediction = None if asked.prediction is None else _predicted(asked.prediction, context.model)
+    allowed = DraftOptions().namespaces if context.key is None else context.key.namespaces
     if given is None:
-        return DraftOptions(prediction=prediction)
+        return DraftOptions(allowed, prediction=prediction)
+    if given.namespace is not None and context.key is not None and given.namespace not in allowed:
+        raise ApiError(
+            403,
+            f"speculative.namespace is {given.namespace!r}: this API key may use {', '.join(allowed)}",
+            param="speculative.namespace",
+            code="namespace_not_allowed",
+        )
     sources = None if given.sources is None else frozenset(Source[name.upper()] for name in given.sources)
-    namespaces = DraftOptions().namespaces if given.namespace is None else (given.namespace,)
+    namespaces = allowed if given.namespace is None else (given.namespace,)
     return DraftOptions(namespaces, given.remember, prediction, sources)
 
 

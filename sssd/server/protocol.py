@@ -29,6 +29,7 @@ class Speculative(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sources: list[Literal["context", "datastore", "live", "prediction", "model"]] | None = None  # None = all
     namespace: Annotated[str, Meta(min_length=1, max_length=200)] | None = None  # whose text drafts come from
     remember: bool = True  # may the answer serve later requests of the namespace
+    trace: bool = False  # every event of a stream says what was drafted (trace.py)
 
 
 class ContentPart(msgspec.Struct, kw_only=True):

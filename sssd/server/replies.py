@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sssd.server.trace import Trace
+
 
 class PromptDetails(msgspec.Struct):
     """About the prompt's tokens."""
@@ -85,6 +87,7 @@ class CompletionReply(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     metrics: Metrics | UnsetType = UNSET
+    speculative: Trace | UnsetType = UNSET
 
 
 # ---- chat ---------------------------------------------------------------------------------------
@@ -190,6 +193,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     metrics: Metrics | UnsetType = UNSET
+    speculative: Trace | UnsetType = UNSET
 
 
 # ---- models and tokens ---------------------------------------------------------------------------

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from sssd.answer import Answer, Completion, Piece, Stats
+from sssd.answer import Completion, Piece, Stats
 from sssd.model import Job, Model
 from sssd.runtime.request import Request
 from sssd.runtime.worker import Worker
-from sssd.types import StepOutput
+from sssd.server.meter import Meter, RequestMeter
+from sssd.text import Tokenizer
+from sssd.types import FinishReason, StepOutput
 
 
 class Part(NamedTuple):
@@ -28,8 +30,10 @@ class Part(NamedTuple):
 class Serving:
     """A model that answers calls from coroutines, until `close`."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, meter: Meter | None = None) -> None:
+        """`meter` counts what the calls take, on the event loop's thread."""
         self.model = model
+        self.meter = meter or Meter()
         self.worker = Worker(model.loop)
 
     async def call(self, jobs: Sequence[Job]) -> Call:
@@ -62,11 +66,18 @@ class Call:
         self._answers = [serving.model.answer(r) for r in self._requests]
         self._places = {r.id: i for i, r in enumerate(self._requests)}
         self._mail = _Mailbox()
+        self._arrived = serving.meter.clock()
+        self._meters: list[RequestMeter] = []  # one a request, when all have been taken
 
     @property
     def max_draft_tokens(self) -> int:
         """Most draft tokens that any of the requests may carry in a step."""
         return max(r.max_draft_tokens for r in self._requests)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What the answers' text is made with."""
+        return self._serving.model.tokenizer
 
     def stats(self) -> list[Stats]:
         """What each answer has taken so far."""
@@ -79,6 +90,7 @@ class Call:
         refusals = [r for r in await asyncio.gather(*taken, return_exceptions=True) if r is not None]
         if refusals:
             raise refusals[0]
+        self._meters = [self._serving.meter.arrived(self._arrived) for _ in self._requests]
 
     async def parts(self) -> AsyncIterator[Part | None]:
         """Pieces of all answers as they come; the last of each carries its completion. None is a long pause."""
@@ -92,13 +104,17 @@ class Call:
                 answer = self._answers[index]
                 if answer.completion is not None:
                     continue  # it ended at a stop string; this step was on its way already
-                self._take(answer, out)
+                self._take(index, out)
                 running -= answer.completion is not None
                 while answer.pieces:
                     yield Part(index, answer.pieces.popleft())
 
-    def _take(self, answer: Answer, out: StepOutput) -> None:
+    def _take(self, index: int, out: StepOutput) -> None:
+        answer = self._answers[index]
         answer.take(out)
+        self._meters[index].step(out, len(answer.pieces[-1].token_ids) if out.tokens else 0)
+        if answer.completion is not None:
+            self._count_end(index, answer.completion.finish_reason)
         if answer.completion is not None and out.finish is None:
             self._serving.worker.cancel(out.request_id)
 
@@ -110,9 +126,20 @@ class Call:
 
     def close(self) -> None:
         """Cancel what has not ended."""
-        for answer in self._answers:
+        for index, answer in enumerate(self._answers):
             if answer.completion is None:
                 self._serving.worker.cancel(answer.request_id)
+                if self._meters:
+                    self._count_end(index, "cancelled")
+
+    def _count_end(self, index: int, finish: FinishReason) -> None:
+        request = self._requests[index]
+        self._meters[index].ended(
+            finish,
+            prompt_tokens=request.prompt_len,
+            cached_tokens=request.n_reused,
+            queue_seconds=None if request.admitted is None else request.admitted - self._arrived,
+        )
 
 
 class _Mailbox:

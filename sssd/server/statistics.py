@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sssd.server.gauges import Gauges, LoopGauges
+from sssd.drafting.store_live import LiveStats
+from sssd.server.gauges import DatastoreGauges, Gauges, LoopGauges
 from sssd.server.lifecycle import Phase
 from sssd.server.meter import Meter
 
@@ -61,14 +62,19 @@ def statistics(phase: Phase, gauges: Gauges, meter: Meter) -> Statistics:
         active_requests=meter.n_active,
         generated_tokens=meter.tokens,
         loop=None if gauges.loop is None else _loop(gauges.loop),
-        datastore=store and DatastoreStatistics(tokens=store.n_tokens, bytes=store.n_bytes, present=store.present),
-        live=live
-        and LiveStatistics(
-            tokens=live.holdings.n_tokens,
-            documents=live.holdings.n_documents,
-            bytes=live.holdings.file_bytes,
-            failures=live.n_failures,
-        ),
+        datastore=None if store is None else _datastore(store),
+        live=None if live is None else _live(live),
+    )
+
+
+def _datastore(g: DatastoreGauges) -> DatastoreStatistics:
+    return DatastoreStatistics(tokens=g.n_tokens, bytes=g.n_bytes, present=g.present)
+
+
+def _live(s: LiveStats) -> LiveStatistics:
+    held = s.holdings
+    return LiveStatistics(
+        tokens=held.n_tokens, documents=held.n_documents, bytes=held.file_bytes, failures=s.n_failures
     )
 
 

@@ -19,6 +19,7 @@ from sssd.answer import Completion
 from sssd.server.errors import ApiError
 from sssd.server.exchange import Event, Exchange
 from sssd.server.serving import Call
+from sssd.server.trace import trace_of
 from sssd.server.usage import metrics_of, usage_of
 
 T = TypeVar("T")
@@ -108,7 +109,10 @@ async def events_of(exchange: Exchange, call: Call) -> AsyncIterator[bytes]:
             if part.piece.completion is not None and (error := failure(part.piece.completion)):
                 yield b"data: " + encode(error.reply()) + b"\n\n"
                 break
-            yield sse(exchange.event(part))
+            event = exchange.event(part)
+            if streaming.trace:
+                event.speculative = trace_of(part.piece, call.tokenizer)
+            yield sse(event)
         else:
             if streaming.usage:
                 last = exchange.closing()
