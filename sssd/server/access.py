@@ -17,7 +17,7 @@ from sssd.server.meter import Meter
 
 _log = logging.getLogger("sssd.access")
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_QUIET = ("/health", "/ready", "/metrics", "/stats")  # asked for every few seconds; logged when they fail
+_QUIET = ("/health", "/metrics", "/stats")  # asked for every few seconds; logged when they fail
 GONE = 499  # the client went before there was an answer
 
 
@@ -55,7 +55,7 @@ class Access:
             self._tell(scope, status, perf_counter() - began)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        if status < 400 and scope["path"] in _QUIET:
+        if (status < 400 and scope["path"] in _QUIET) or scope["path"] == "/ready":
             return
         fields = {
             "request_id": scope["state"]["request_id"],
@@ -67,4 +67,4 @@ class Access:
         key = scope["state"].get("key")
         if key is not None:
             fields["client"] = key.name
-        _log.log(logging.ERROR if status >= 500 else logging.INFO, "request", extra={"fields": fields})
+        _log.log(logging.ERROR if status == 500 else logging.INFO, "request", extra={"fields": fields})
