@@ -10,9 +10,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from time import monotonic
+from typing import Literal
 
 from sssd.types import FinishReason, Source, StepOutput
 
+Cancelled = Literal["cancelled"]  # the client has gone
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -46,7 +48,7 @@ class Meter:
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of them, copied from another slot instead of computed
         self.tokens = 0  # delivered
-        self.finished: Counter[str] = Counter()  # by FinishReason
+        self.finished: Counter[str] = Counter()  # by FinishReason or Cancelled
         self.refused: Counter[str] = Counter()  # HTTP requests answered with an error, by status
         self.n_steps = 0  # forward passes that emitted tokens, counted once a request
         self.n_drafts = 0  # of them, with a draft
@@ -112,7 +114,7 @@ class RequestMeter:
         self._last = now
 
     def ended(
-        self, finish: FinishReason, *, prompt_tokens: int, cached_tokens: int, queue_seconds: float | None
+        self, finish: FinishReason | Cancelled, *, prompt_tokens: int, cached_tokens: int, queue_seconds: float | None
     ) -> None:
         """The request is over; `queue_seconds` is None when it never got a slot. Counted once, however often called."""
         if self._over:

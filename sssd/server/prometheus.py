@@ -25,7 +25,7 @@ from sssd.server.gauges import DatastoreGauges, Gauges, LoopGauges
 from sssd.server.meter import Histogram, Meter
 from sssd.types import Source
 
-ABORTED = {"cancelled": "abort"}  # vLLM's word for ours
+ABORTED = {"cancelled": "abort"}  # vLLM's word for ours; `timeout` it does not have
 
 
 class _Number(NamedTuple):
@@ -165,7 +165,7 @@ def _histogram(name: str, text: str, h: Histogram, model: tuple[str, ...]) -> Me
 
 
 def _ends(meter: Meter, model: str) -> Iterator[Metric]:
-    ends = {"stop": 0, "length": 0, "cancelled": 0, "error": 0} | meter.finished
+    ends = {"stop": 0, "length": 0, "timeout": 0, "cancelled": 0, "error": 0} | meter.finished
     text = "Requests that have ended, by why."
     yield _counter("sssd:requests", text, [((why,), n) for why, n in ends.items()], ("finish",))
     yield _counter(

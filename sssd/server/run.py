@@ -80,7 +80,7 @@ def _check_certificate(certificate: Path, private_key: Path) -> None:
 
 def run(load: Callable[[], Model], listener: socket, settings: Settings, operation: Operation) -> None:
     """Serve until a signal. Raises what `load` raises, when the port is closed again."""
-    asyncio.run(_Run(load, settings, operation).until_stopped(listener))
+    asyncio.run(Run(load, settings, operation).until_stopped(listener))
 
 
 class _Server(uvicorn.Server):
@@ -95,23 +95,26 @@ class _Server(uvicorn.Server):
         self._on_signal()
 
 
-class _Run:
+class Run:
+    """One life of a server."""
+
     def __init__(self, load: Callable[[], Model], settings: Settings, operation: Operation) -> None:
         self._load = load
         self._settings = settings
         self._operation = operation
         self._meter = Meter()
-        self._n_signals = 0
+        self.n_signals = 0  # that came so far
         self._datastore: DatastoreGauges | None = None
         self._serving: Serving | None = None
 
     async def until_stopped(self, listener: socket) -> None:
+        """Serve on `listener` until signalled. Raises what loading raises, when the port is closed again."""
         self._loop = asyncio.get_running_loop()
         self._lifecycle = Lifecycle()
         self._stopped = asyncio.Event()  # by a second signal
         self._signalled = asyncio.Event()
         self._front = Front(self._lifecycle, self._meter, self._gauges)
-        server = _Server(self._uvicorn(), self._on_signal)
+        server = _Server(self._uvicorn(), self.on_signal)
         http = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await self._serve(http)
@@ -151,11 +154,12 @@ class _Run:
             _log.warning("cutting off calls that still run", extra={"fields": {"calls": n}})
         idle.cancel()
 
-    def _on_signal(self) -> None:
-        self._n_signals += 1
-        if self._n_signals == 1:
+    def on_signal(self) -> None:
+        """What a SIGTERM does; may be called from any thread once the run has begun."""
+        self.n_signals += 1
+        if self.n_signals == 1:
             self._loop.call_soon_threadsafe(self._begin_drain)
-        elif self._n_signals == 2:
+        elif self.n_signals == 2:
             self._loop.call_soon_threadsafe(self._stopped.set)
         else:
             os._exit(128 + signal.SIGTERM)

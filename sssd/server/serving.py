@@ -15,7 +15,7 @@ from sssd.answer import Completion, Piece, Stats
 from sssd.model import Job, Model
 from sssd.runtime.request import Request
 from sssd.runtime.worker import Worker
-from sssd.server.meter import Meter, RequestMeter
+from sssd.server.meter import Cancelled, Meter, RequestMeter
 from sssd.text import Tokenizer
 from sssd.types import FinishReason, StepOutput
 
@@ -132,7 +132,7 @@ class Call:
                 if self._meters:
                     self._count_end(index, "cancelled")
 
-    def _count_end(self, index: int, finish: FinishReason) -> None:
+    def _count_end(self, index: int, finish: FinishReason | Cancelled) -> None:
         request = self._requests[index]
         self._meters[index].ended(
             finish,
