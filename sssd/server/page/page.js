@@ -126,7 +126,7 @@ function spans(step) {
     return span;
   });
   if (step.rejected.length) {
-    const wrong = element("span", "rejected", step.rejected.map((t) => t.text).join(""));
+    const wrong = element("span", "rejected", step.rejected.map((t) => t.text).join("").replaceAll("\n", "⏎"));
     wrong.dataset.source = step.rejected[0].source;
     wrong.title = `${step.rejected.length} rejected`;
     made.push(wrong);
