@@ -225,6 +225,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # so that who comes while the server starts waits instead of being refused
     except OSError as e:
         raise SssdError(f"cannot listen on {host}:{port}: {e.strerror}; choose another --host or --port") from None
     return listener
