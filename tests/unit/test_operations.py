@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sssd.drafting.datastore import Datastore, build
+from sssd.drafting.remembering import Remembering
 from sssd.errors import BundleError, ConfigError
 from sssd.model import Model
 from sssd.server.keys import ApiKey, KeyRing, digest_of
@@ -19,7 +21,7 @@ from sssd.server.logs import LOGGERS, start_logging
 from sssd.server.run import Operation
 from sssd.server.settings import Settings
 from tests.helpers.operated import Operated, operated, slowed
-from tests.helpers.serving import TEXT, Lucky, scripted_model, speaker
+from tests.helpers.serving import TEXT, VOCAB, Lucky, scripted_model, speaker
 
 SECRET = "sk-a-secret-of-the-editor"
 OTHER = "a secret of the batch client"
@@ -200,6 +202,29 @@ def test_numbers_agree_with_what_clients_got(model: Model) -> None:
         assert (stats["phase"], stats["model"], stats["active_requests"]) == ("ready", "scripted", 0)
         assert stats["loop"]["slots"] == 4
         assert stats["generated_tokens"] == spoken
+
+
+def test_numbers_say_what_drafts_come_from_and_when_a_file_has_vanished(tmp_path: Path) -> None:
+    model = scripted_model(tmp_path / "toy", speaker())
+    fingerprint = model.tokenizer.fingerprint()
+    store, live = tmp_path / "texts.store", tmp_path / "answers.live"
+    build(store, [list(TEXT.encode())], tokenizer=fingerprint, vocab_size=VOCAB)
+    drafter = Remembering(live, tokenizer=fingerprint, vocab_size=VOCAB)
+    with Datastore(store, tokenizer=fingerprint) as opened:
+        drafter.attach(opened)
+    model = scripted_model(tmp_path / "toy", speaker(), drafter)
+    with operated(lambda: model, Operation(datastore=store)) as server:
+        assert server.ready().complete(max_tokens=40).status_code == 200
+        found = scraped(server)
+        assert found["sssd:datastore_tokens"] >= len(TEXT.encode())
+        assert found["sssd:datastore_present"] == 1
+        assert found['sssd:draft_hits_total{source="datastore"}'] > 0
+        store.unlink()
+        assert scraped(server)["sssd:datastore_present"] == 0
+        assert server.client.get("/stats").json()["datastore"]["present"] is False
+        assert server.complete(max_tokens=40).status_code == 200
+        drafter.live.flush()
+        assert server.client.get("/stats").json()["live"]["documents"] == 2
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, object]]:
