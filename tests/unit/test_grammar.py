@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -179,6 +180,20 @@ def test_equal_constraints_are_compiled_once_and_the_cache_is_bounded() -> None:
     assert own.n_compiled == 1 + CACHED
     own.start(Constraint.json_schema(PERSON))
     assert own.n_compiled == 2 + CACHED, "the least recently used one has made room"
+
+
+def test_compiling_on_other_threads_does_not_disturb_a_state() -> None:
+    own = Grammars(core().to_str(), vocab_size=vocab_size(), eos_ids=EOS)
+    wanted = Constraint.json_schema(PERSON)
+    path = [t for t in walk(own.start(wanted), np.random.default_rng(0)) if t not in EOS]
+    masks = [own.start(wanted).allowed(path[:i]) for i in range(len(path))]
+    with ThreadPoolExecutor(4) as threads:
+        others = [threads.submit(own.start, Constraint.regex(f"(yes|no{i % 20}){{1,9}}")) for i in range(80)]
+        while not all(o.done() for o in others):
+            state = own.start(wanted)
+            assert all(np.array_equal(state.allowed(path[:i]), m) for i, m in enumerate(masks))
+    assert all(o.result().fault is None for o in others)
+    assert own.n_compiled == 21
 
 
 def test_a_state_without_a_token_to_go_on_is_at_fault_and_harms_no_other() -> None:
