@@ -26,7 +26,7 @@ class MixtureRules:
     context_most: int = 100  # context occurrences looked at
     store_most: int = 32  # stored occurrences sampled for one match length
     enough: int = 16  # shorter matches are not asked once so many occurrences were found
-    sure: int = 20  # once the context matches so much, nothing shorter or stored is asked: it would weigh next to nothing
+    sure: int = 20  # once the context matches so much, nothing shorter or stored is asked: it would weigh nothing
     head_start: int = 4  # match length that an output not yet begun has with its prediction
     context_doubt: float = 4.0  # weight of the shorter matches' opinion, in context occurrences
     store_doubt: float = 8.0  # the same for stored occurrences
