@@ -84,5 +84,6 @@ class OutOfMemory(EngineError):
 class MissingExtra(SssdError):
     """An optional dependency is absent; the message names the extra that brings it."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"this needs the package {module}: install it with  pip install 'sssd[{extra}]'")
+    def __init__(self, module: str, extra: str, *, hint: str | None = None) -> None:
+        how = f"install it with  pip install 'sssd[{extra}]'" if hint is None else hint
+        super().__init__(f"this needs the package {module}: {how}")

@@ -39,6 +39,7 @@ CHAT_TEMPLATE = "chat_template.jinja"
 
 WeightType = Literal["fp32", "fp16", "bf16", "int8", "int4", "fp8"]
 ScoreKind = Literal["logits", "topk"]
+Exporter = Literal["native", "optimum"]  # what made the graph: our own builder, or a trace of the model's own code
 
 
 @dataclass(frozen=True, slots=True)

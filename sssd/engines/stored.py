@@ -9,6 +9,7 @@ its inputs first.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uin
 class StoredWeights:
     """An open weights file; nothing is kept between calls. Raises BundleError when it is not one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, by_rows: Collection[str] = ("embed.weight",)) -> None:
+        """`by_rows` are the matrices that are stored with their inputs last."""
         self._path = path
+        self._by_rows = by_rows
         try:
             with path.open("rb") as f:
                 length = int.from_bytes(f.read(8), "little")
@@ -40,12 +43,12 @@ class StoredWeights:
             weight: Float32 = _float8_values()[self._read(f"{name}.float8")] * self._plain(f"{name}.scales")
         else:
             weight = self._plain(name) if name in self._entries else self._from_blocks(name)
-        return weight if weight.ndim == 1 or name == "embed.weight" else weight.T
+        return weight if weight.ndim == 1 or name in self._by_rows else weight.T
 
     def _from_blocks(self, name: str) -> Float32:
         bits = 4 if f"{name}.int4" in self._entries else 8
         codes, scales = self._codes(f"{name}.int{bits}", bits), self._plain(f"{name}.scales")
-        axis = 1 if name == "embed.weight" else 0  # along which inputs run
+        axis = 1 if name in self._by_rows else 0  # along which inputs run
         block = codes.shape[axis] // scales.shape[axis]
         if f"{name}.zeros" in self._entries:
             codes -= np.repeat(self._codes(f"{name}.zeros", bits), block, axis)

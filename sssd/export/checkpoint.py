@@ -65,10 +65,7 @@ def _read_directory(path: Path, name: str) -> _Parts:
         )
         raise ExportError(f"{path} has no config.json{hint}")
     config = read_json(path / "config.json")
-    if config.has("quantization_config"):
-        raise UnsupportedModel(
-            f"{path} is quantized (quantization_config): export the unquantized model, or a .gguf file"
-        )
+    refuse_quantized(config, path)
     model_type = config.text("model_type")
     family = family_of(model_type)
     decoder_config = _decoder_config(config, family, model_type)
@@ -114,7 +111,7 @@ def _assemble(parts: _Parts, max_len: int | None, draft_layers: int | None) -> C
             f"draft_layers {draft_layers} is not possible: {parts.name} has 1 to {n_layers} layers to keep"
         )
     weights = bind(parts.tensors, decoder, parts.naming, where=parts.where, n_layers=draft_layers)
-    _check_tokens(parts, decoder)
+    check_token_ids(parts.text, decoder.vocab_size, parts.where)
     notes = [rope_note(parts.config, length)]
     if decoder.tied and f"{parts.naming.lm_head}.weight" in parts.tensors.shapes():
         notes.append(f"{parts.naming.lm_head}.weight is not read: the config ties the head to the embedding")
@@ -136,14 +133,23 @@ def _assemble(parts: _Parts, max_len: int | None, draft_layers: int | None) -> C
     )
 
 
-def _check_tokens(parts: _Parts, decoder: Decoder) -> None:
-    n_tokens = token_count(parts.text.tokenizer_json, parts.where)
-    if n_tokens > decoder.vocab_size:
+def refuse_quantized(config: Config, path: Path) -> None:
+    """Raise UnsupportedModel for a directory whose weights are codes of some scheme."""
+    if config.has("quantization_config"):
+        raise UnsupportedModel(
+            f"{path} is quantized (quantization_config): export the unquantized model, or a .gguf file"
+        )
+
+
+def check_token_ids(text: ModelText, vocab_size: int, where: str) -> None:
+    """Raise ExportError where the tokenizer has tokens that the embedding has not."""
+    n_tokens = token_count(text.tokenizer_json, where)
+    if n_tokens > vocab_size:
         raise ExportError(
-            f"{parts.where}: the tokenizer has {n_tokens} tokens, the embedding only {decoder.vocab_size}: "
+            f"{where}: the tokenizer has {n_tokens} tokens, the embedding only {vocab_size}: "
             "give the tokenizer that belongs to the model"
         )
-    ends = {"bos": (parts.text.bos_id,), "eos": parts.text.eos_ids}
-    outside = [f"{name} {i}" for name, ids in ends.items() for i in ids if i is not None and i >= decoder.vocab_size]
+    ends = {"bos": (text.bos_id,), "eos": text.eos_ids}
+    outside = [f"{name} {i}" for name, ids in ends.items() for i in ids if i is not None and i >= vocab_size]
     if outside:
-        raise ExportError(f"{parts.where}: {', '.join(outside)}: token ids must be below {decoder.vocab_size}")
+        raise ExportError(f"{where}: {', '.join(outside)}: token ids must be below {vocab_size}")

@@ -40,7 +40,10 @@ class Family:
 def family_of(model_type: str) -> Family:
     """The family of a model_type. Raises UnsupportedModel listing the supported ones."""
     if model_type not in FAMILIES:
-        raise UnsupportedModel(f"model_type {model_type!r} is not supported, only {', '.join(sorted(FAMILIES))}")
+        raise UnsupportedModel(
+            f"model_type {model_type!r} is not supported, only {', '.join(sorted(FAMILIES))}; "
+            "--exporter optimum may trace it (see docs/optimum.md)"
+        )
     return FAMILIES[model_type]
 
 

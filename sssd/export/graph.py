@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,20 @@ class GraphOptions:
     n_scores: int = 64  # K of "topk"
 
 
-def input_specs(decoder: Decoder) -> tuple[TensorSpec, ...]:
+class CacheShape(NamedTuple):
+    """The KV cache of a model whose layers are alike."""
+
+    n_layers: int
+    n_heads: int  # of keys and of values
+    head_dim: int
+
+
+def cache_shape(decoder: Decoder) -> CacheShape:
+    """A declared decoder's KV cache."""
+    return CacheShape(len(decoder.layers), decoder.n_kv_heads, decoder.head_dim)
+
+
+def input_specs(cache: CacheShape) -> tuple[TensorSpec, ...]:
     """The graph's inputs."""
     return (
         TensorSpec("input_ids", "int64", ("B", "T")),
@@ -41,27 +54,27 @@ def input_specs(decoder: Decoder) -> tuple[TensorSpec, ...]:
         TensorSpec("past_lens", "int64", ("B",)),
         TensorSpec("tree_mask", "bool", ("B", "T", "T")),
         TensorSpec("logit_rows", "int64", ("B", "R")),
-        *_cache_specs("past", decoder),
+        *_cache_specs("past", cache),
     )
 
 
-def output_specs(decoder: Decoder, options: GraphOptions) -> tuple[TensorSpec, ...]:
+def output_specs(cache: CacheShape, vocab_size: int, options: GraphOptions) -> tuple[TensorSpec, ...]:
     """The graph's outputs."""
     k = options.n_scores
     scores = {
-        "logits": (TensorSpec("logits", "float32", ("B", "R", decoder.vocab_size)),),
+        "logits": (TensorSpec("logits", "float32", ("B", "R", vocab_size)),),
         "topk": (
             TensorSpec("top_ids", "int64", ("B", "R", k)),
             TensorSpec("top_scores", "float32", ("B", "R", k)),
             TensorSpec("lse", "float32", ("B", "R")),
         ),
     }
-    return (TensorSpec("next_ids", "int64", ("B", "R")), *scores[options.scores], *_cache_specs("present", decoder))
+    return (TensorSpec("next_ids", "int64", ("B", "R")), *scores[options.scores], *_cache_specs("present", cache))
 
 
-def _cache_specs(when: str, decoder: Decoder) -> list[TensorSpec]:
-    dims = ("B", decoder.n_kv_heads, "S", decoder.head_dim)
-    names = [f"{when}_{part}_{i}" for i in range(len(decoder.layers)) for part in ("k", "v")]
+def _cache_specs(when: str, cache: CacheShape) -> list[TensorSpec]:
+    dims = ("B", cache.n_heads, "S", cache.head_dim)
+    names = [f"{when}_{part}_{i}" for i in range(cache.n_layers) for part in ("k", "v")]
     return [TensorSpec(name, "float32", dims) for name in names]
 
 
@@ -84,7 +97,18 @@ def build_graph(
     nodes = Nodes(WEIGHTS)
     graph = _Graph(decoder, options, nodes, Weights(nodes, weights, placed), Masks(nodes, "past_k_0"), placed)
     graph.build()
-    return nodes.model(decoder.family, input_specs(decoder), output_specs(decoder, options))
+    cache = cache_shape(decoder)
+    return nodes.model(decoder.family, input_specs(cache), output_specs(cache, decoder.vocab_size, options))
+
+
+def add_choices(nodes: Nodes, options: GraphOptions) -> None:
+    """What an engine wants to know of `logits` beside themselves."""
+    argmax = (Attr("axis", -1), Attr("keepdims", 0))
+    nodes.op_many("ArgMax", ["logits"], "head/next_ids", ["next_ids"], *argmax)
+    if options.scores == "topk":
+        k = nodes.int64s(options.n_scores)
+        nodes.op_many("TopK", ["logits", k], "head/top", ["top_scores", "top_ids"], Attr("axis", -1))
+        nodes.op_many("ReduceLogSumExp", ["logits", nodes.int64s(-1)], "head/lse", ["lse"], Attr("keepdims", 0))
 
 
 @dataclass(slots=True)
@@ -191,8 +215,4 @@ class _Graph:
         product = self.weights.linear(scored, EMBEDDING if d.tied else HEAD, "head")
         factor = n.float32(d.logit_scale)
         n.op_many("Mul", [product, factor], "head/logits", ["logits"])
-        n.op_many("ArgMax", ["logits"], "head/next_ids", ["next_ids"], Attr("axis", -1), Attr("keepdims", 0))
-        if self.options.scores == "topk":
-            k = n.int64s(self.options.n_scores)
-            n.op_many("TopK", ["logits", k], "head/top", ["top_scores", "top_ids"], Attr("axis", -1))
-            n.op_many("ReduceLogSumExp", ["logits", n.int64s(-1)], "head/lse", ["lse"], Attr("keepdims", 0))
+        add_choices(n, self.options)

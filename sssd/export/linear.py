@@ -71,27 +71,27 @@ class Weights:
             self._block_sums[x, block] = sums
         return self._block_sums[x, block]
 
-    def embedding(self, ids: str, path: str) -> str:
-        """Rows of the embedding, float32 [B, T, H]."""
-        n, storage = self.nodes, self.weights[EMBEDDING].storage
+    def embedding(self, ids: str, path: str, *, name: str = EMBEDDING) -> str:
+        """Rows of an embedding, float32 [B, T, H]."""
+        n, storage = self.nodes, self.weights[name].storage
         if isinstance(storage, Plain):
-            rows = n.op("Gather", [n.stored(self.placed[EMBEDDING]), ids], f"{path}/rows")
+            rows = n.op("Gather", [n.stored(self.placed[name]), ids], f"{path}/rows")
             return rows if storage.kind == "float32" else n.op("Cast", [rows], path, Attr("to", _FLOAT))
         assert isinstance(storage, Blockwise)
         assert storage.bits == 8
         assert not storage.form.signed
-        codes, scales, zeros = (self._block_rows(part, ids, path) for part in ("int8", "scales", "zeros"))
+        codes, scales, zeros = (self._block_rows(name, part, ids, path) for part in ("int8", "scales", "zeros"))
         centred = n.op("Sub", [codes, zeros], f"{path}/centred")
         values = n.op("Mul", [centred, scales], f"{path}/scaled")
         if storage.offsets:
-            values = n.op("Add", [values, self._block_rows("offsets", ids, path)], f"{path}/moved")
-        return n.op("Reshape", [values, n.int64s(0, 0, self.weights[EMBEDDING].shape[1])], path)
+            values = n.op("Add", [values, self._block_rows(name, "offsets", ids, path)], f"{path}/moved")
+        return n.op("Reshape", [values, n.int64s(0, 0, self.weights[name].shape[1])], path)
 
-    def _block_rows(self, part: str, ids: str, path: str) -> str:
+    def _block_rows(self, name: str, part: str, ids: str, path: str) -> str:
         """Rows of one part of a blockwise embedding by block: float32 [B, T, blocks, block or 1]."""
-        n, placed = self.nodes, self.placed[f"{EMBEDDING}.{part}"]
+        n, placed = self.nodes, self.placed[f"{name}.{part}"]
         rows = n.op("Gather", [n.stored(placed), ids], f"{path}/{part}/rows")
         if placed.kind != "float32":
             rows = n.op("Cast", [rows], f"{path}/{part}/float", Attr("to", _FLOAT))
-        n_blocks = self.placed[f"{EMBEDDING}.scales"].dims[1]
+        n_blocks = self.placed[f"{name}.scales"].dims[1]
         return n.op("Reshape", [rows, n.int64s(0, 0, n_blocks, -1)], f"{path}/{part}")

@@ -7,7 +7,7 @@ the other, and both must say the same about what comes next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from sssd.architecture import Decoder
 from sssd.engines.base import Engine
 from sssd.engines.reference import ReferenceEngine, Weight
+from sssd.engines.scripted import ScriptedEngine
 from sssd.errors import ParityError
 from sssd.spec import ParityCheck
 from sssd.tree import chain_tree, pack
@@ -60,6 +61,13 @@ def compare(
     figure, when a difference passes its tolerance.
     """
     expected = _reference_scores(decoder, weight, [o.sequence for o in observations])
+    return judge(observations, expected, in_float16=in_float16)
+
+
+def judge(
+    observations: Sequence[Observation], expected: Mapping[tuple[int, ...], Float32], *, in_float16: bool = False
+) -> tuple[ParityCheck, ...]:
+    """Hold what the graph said against the expected logits float32 [V] after each sequence. Raises ParityError."""
     largest = max(float(np.abs(scores).max()) for scores in expected.values())
     tolerance = _ABSOLUTE + (_RELATIVE_FLOAT16 if in_float16 else _RELATIVE) * largest
     checks = []
@@ -153,6 +161,13 @@ def observe(engine: Engine) -> list[Observation]:
     slots.held[2] = slots.held[0][:n]
     slots.step("copied prefix", [tokens(1) for _ in _PROMPTS], [none] * N_SLOTS)
     return slots.seen
+
+
+def planned_sequences(vocab_size: int) -> list[tuple[int, ...]]:
+    """The sequences that `observe` will ask about, in its order: they depend on nothing that an engine says."""
+    scores = np.zeros(vocab_size, np.float32)
+    engine = ScriptedEngine(lambda context: scores, vocab_size=vocab_size, n_slots=N_SLOTS)
+    return [o.sequence for o in observe(engine)]
 
 
 def random_tree(rng: np.random.Generator, n: int, vocab: int) -> DraftTree:

@@ -19,6 +19,7 @@ from sssd.export.graph import (
     SPARE_POSITIONS,
     GraphOptions,
     build_graph,
+    cache_shape,
     input_specs,
     output_specs,
     rope_tables,
@@ -42,6 +43,7 @@ from sssd.spec import (
     WEIGHTS,
     Bundle,
     EngineSpec,
+    Exporter,
     Manifest,
     ParityCheck,
     ScoreKind,
@@ -82,6 +84,8 @@ def export_model(
     draft_layers: int | None = None,
     scores: ScoreKind | None = None,
     plan: PlanOptions | None = None,
+    exporter: Exporter = "native",
+    optimum_python: str | Path | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
@@ -89,9 +93,10 @@ def export_model(
 
     With the target "tensorrt" the source may be a bundle made for it: then only its plan is built anew.
     `weights` and `scores` are the target's own where not given. `max_len` lowers the tokens that a slot can hold;
-    `draft_layers` keeps only the first layers, for a draft model; `plan` goes with the target "tensorrt". Writing holds
-    one weight at a time; parity then loads the graph as an engine does. Raises ExportError and its kinds, or
-    MissingExtra; `out` is then as it was.
+    `draft_layers` keeps only the first layers, for a draft model; `plan` goes with the target "tensorrt". The native
+    exporter writes the families that it declares; "optimum" traces any other Hugging Face decoder, for the target
+    "onnx", in the interpreter `optimum_python` or this one. Writing holds one weight at a time; parity then loads the
+    graph as an engine does. Raises ExportError and its kinds, or MissingExtra; `out` is then as it was.
     """
     from sssd.export.checkpoint import open_checkpoint
 
@@ -109,6 +114,23 @@ def export_model(
         )
     if options is not None:
         require_builder(options)
+    if exporter == "optimum":
+        from sssd.export.optimum.pipeline import export_traced
+
+        return export_traced(
+            source,
+            Path(out),
+            target=target,
+            weights=chosen,
+            scores=scores or TARGETS[target].scores,
+            max_len=max_len,
+            draft_layers=draft_layers,
+            force=force,
+            python=None if optimum_python is None else Path(optimum_python),
+            progress=report,
+        )
+    if optimum_python is not None:
+        raise ExportError(f"optimum_python {optimum_python} is for the exporter optimum, the exporter is {exporter}")
     checkpoint = open_checkpoint(source, max_len=max_len, draft_layers=draft_layers)
     return write_bundle(
         checkpoint,
@@ -233,8 +255,8 @@ def _manifest(checkpoint: Checkpoint, stored: Stored, weights: WeightType, optio
         bos_id=checkpoint.bos_id,
         min_width=MIN_WIDTH,
         branch_noise=branch_noise(weights),
-        inputs=input_specs(decoder),
-        outputs=output_specs(decoder, options),
+        inputs=input_specs(cache_shape(decoder)),
+        outputs=output_specs(cache_shape(decoder), decoder.vocab_size, options),
     )
     return Manifest(
         format_revision=FORMAT_REVISION,

@@ -12,7 +12,7 @@ how MatMul reads them; [out, in] and [out, in / block] for the embedding, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,11 +81,7 @@ class Weight(NamedTuple):
     name: str
     shape: TensorShape  # [out, in] or [n]
     storage: Storage
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether it is stored [out, in]."""
-        return self.name == EMBEDDING
+    by_rows: bool  # stored [out, in], because it is read by rows
 
     def dims(self, block: int = 1) -> TensorShape:
         """Dimensions in the file, with the inputs divided by `block`."""
@@ -100,12 +96,21 @@ def choose_storage(
 ) -> dict[str, Weight]:
     """Decide for every weight of the decoder; embedding and LM head keep 8 bits where the rest has 4."""
     return {
-        name: Weight(name, shape, _choose(name, shape, source, weights, form))
+        name: Weight(name, shape, choose(name, shape, source, weights, form), by_rows=name == EMBEDDING)
         for name, shape in decoder.weight_shapes().items()
     }
 
 
-def _choose(name: str, shape: TensorShape, source: WeightSource, weights: WeightType, form: Form) -> Storage:
+def choose(
+    name: str,
+    shape: TensorShape,
+    source: WeightSource,
+    weights: WeightType,
+    form: Form,
+    *,
+    ends: Collection[str] = (EMBEDDING, HEAD),
+) -> Storage:
+    """Decide for one weight; `ends` are embedding and LM head, which keep 8 bits where the rest has 4."""
     if len(shape) == 1:
         return Plain(form.floats)  # norms and biases: small, and what they scale is not
     if weights in _PLAIN:
@@ -114,7 +119,7 @@ def _choose(name: str, shape: TensorShape, source: WeightSource, weights: Weight
         return Plain(form.floats)  # TensorRT cannot gather rows of codes
     if weights == "fp8":
         return ByOutput(form.floats)
-    bits = 4 if weights == "int4" and name not in (EMBEDDING, HEAD) else 8
+    bits = 4 if weights == "int4" and name not in ends else 8
     own = source.blocks(name)
     if own is not None and own.bits <= bits:
         offsets = own.offsets is not None or (form.signed and bool((own.zeros != _middle(own)).any()))

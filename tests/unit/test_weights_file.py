@@ -99,7 +99,7 @@ def test_every_way_of_storing_is_read_back(tmp_path: Path, name: str, storage: S
         tolerance = 0.2 if storage.bits == 4 else 0.01
     elif storage.kind != "float32":
         tolerance = 0.01
-    weight = Weight(name, shape, storage)
+    weight = Weight(name, shape, storage, by_rows=name == EMBEDDING)
     path = tmp_path / "weights.safetensors"
     write_weights(path, plan_layout(tensors(weight)), encode(weight, source))
     read = StoredWeights(path).load(name)
@@ -110,9 +110,9 @@ def test_every_way_of_storing_is_read_back(tmp_path: Path, name: str, storage: S
 
 def test_linear_weights_are_stored_inputs_first_and_the_embedding_by_rows(path: Path) -> None:
     shapes = LLAMA.weight_shapes()
-    assert tensors(Weight(LINEAR, shapes[LINEAR], Plain("float32")))[0].dims == (32, 64)
-    assert tensors(Weight(EMBEDDING, shapes[EMBEDDING], Plain("float32")))[0].dims == (96, 32)
-    assert [t.dims for t in tensors(Weight(LINEAR, shapes[LINEAR], Blockwise(4, 16, False, False)))] == [
+    assert tensors(Weight(LINEAR, shapes[LINEAR], Plain("float32"), by_rows=False))[0].dims == (32, 64)
+    assert tensors(Weight(EMBEDDING, shapes[EMBEDDING], Plain("float32"), by_rows=True))[0].dims == (96, 32)
+    assert [t.dims for t in tensors(Weight(LINEAR, shapes[LINEAR], Blockwise(4, 16, False, False), by_rows=False))] == [
         (32, 64),
         (2, 64),
         (2, 64),
