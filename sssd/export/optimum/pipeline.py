@@ -40,9 +40,9 @@ def export_traced(
     """
     if target != "onnx":
         raise ExportError(f"--exporter optimum makes bundles for --target onnx only, not for {target}")
-    chosen = environment.interpreter(python)
     directory, name = _directory(source)
     text = _text(directory)
+    chosen = environment.interpreter(python)
     with staged_directory(out, force=force) as staged:
         with TemporaryDirectory(prefix="traced.", dir=staged) as scratch:
             job = TraceJob(own_version(), str(directory), scratch, draft_layers, max_len)
