@@ -244,4 +244,4 @@ def _output(
 
 
 def _by_source(sources: bytes) -> tuple[int, ...]:
-    return tuple(map(sources.count, range(len(Source)))) if sources else _NONE
+    return tuple([sources.count(source) for source in range(len(Source))]) if sources else _NONE

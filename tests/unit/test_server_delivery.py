@@ -52,7 +52,7 @@ def test_a_stream_whose_client_leaves_is_cancelled(slow: tuple[Model, httpx.Clie
     model, http = slow
     with http.stream("POST", "/v1/completions", json=BODY | {"stream": True, "n": 3}) as response:
         next(events(response))
-        assert len(model.loop.scheduler) == 3
+        wait_until(lambda: len(model.loop.scheduler) == 3)
     wait_until(lambda: not len(model.loop.scheduler), seconds=1)
     assert model.loop.scheduler.check() == []
 
