@@ -53,7 +53,7 @@ def test_a_stream_whose_client_leaves_is_cancelled(slow: tuple[Model, httpx.Clie
     with http.stream("POST", "/v1/completions", json=BODY | {"stream": True, "n": 3}) as response:
         next(events(response))
         wait_until(lambda: len(model.loop.scheduler) == 3)
-    wait_until(lambda: not len(model.loop.scheduler), seconds=1)
+    wait_until(lambda: not len(model.loop.scheduler), seconds=3)
     assert model.loop.scheduler.check() == []
 
 
